@@ -45,11 +45,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 _START = """
 import json, sys
 path, (root, *limits) = list(sys.path), json.loads(sys.argv.pop(1))
-sys.path.insert(0, root)
+del path[: not getattr(sys.flags, "safe_path", False)]  # the script's comes later
+sys.path[:] = [root, *path]
 import fastdata.processes.protection  # before torch is imported, which starts threads
 fastdata.processes.protection.contain(int(sys.argv[1]), *limits)
 import fastdata.doctor.session
-sys.path[:] = path[not getattr(sys.flags, "safe_path", False) :]  # the script's comes later
+sys.path[:] = path
 with fastdata.doctor.session.connected() as session:
     session.request.script.run()
 """
@@ -104,7 +105,7 @@ class ScriptProcess:
 
     def __init__(self, request: Request, environment: Mapping[str, str] | None = None) -> None:
         self._scratch = Path(request.scratch)
-        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._scratch.mkdir(parents=True)  # a link that an earlier script made is no folder
         common = str(self._scratch.parent)  # of all processes: caches of compilers, numbers
         request = replace(
             request,

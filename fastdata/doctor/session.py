@@ -107,7 +107,7 @@ class Session:
         self._stepless.install()
         os.register_at_fork(after_in_child=self._on_fork)
         self._seed()
-        self._writes.install()
+        self._writes.install(audits=self.request.protection == "none")
         self._watch.install()
         self._replay.install()
         self._look_at_environment()

@@ -12,18 +12,20 @@ audit hook refuses what Python, but not a library in C, would write elsewhere.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import importlib.abc
 import importlib.machinery
 import io
 import os
 import pathlib
+import re
 import shutil
 import stat
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce, wraps
 from itertools import count
 from pathlib import Path
@@ -71,8 +73,11 @@ _LATE: dict[str, tuple[str, ...]] = {
     "safetensors.torch": ("save_file", "save_model"),
     # The functions are methods of an object that is made with the module.
     "huggingface_hub.hf_api": (*_UPLOADS, *(f"HfApi.{name}" for name in _UPLOADS)),
+    "sqlite3": (),
+    "sqlite3.dbapi2": (),
+    "h5py._hl.files": (),
 }
-"""Functions that do nothing once their module is imported."""
+"""Functions that do nothing once their module is imported; the last modules open other files."""
 
 
 class WritesKept(importlib.abc.MetaPathFinder):
@@ -92,8 +97,8 @@ class WritesKept(importlib.abc.MetaPathFinder):
         self._numbers = count()
         self._thread = threading.local()
 
-    def install(self) -> None:
-        """Take the place of the functions that write."""
+    def install(self, *, audits: bool) -> None:
+        """Take the place of the functions that write; without the kernel's help, refuse others."""
         os.environ.update(SWITCHED_OFF)
         sys.dont_write_bytecode = True
         files: dict[str, Callable[..., Any]] = dict.fromkeys(_METADATA, self._change_metadata)
@@ -102,13 +107,14 @@ class WritesKept(importlib.abc.MetaPathFinder):
         files |= dict.fromkeys(("mkdir", "mkfifo", "mknod"), self._make)
         files |= {"open": self._open_descriptor, "truncate": self._truncate}
         self._replace_all(files)
-        self._replace(io, "open", self._as_they_are(self._open))
+        self._replace(io, "open", self._open)
         builtins.open = io.open
         self._replace(torch, "save", self._save)
         for name in _LATE.keys() & sys.modules.keys():
             self._silence(sys.modules[name])
         sys.meta_path.insert(0, self)
-        sys.addaudithook(self._audit)
+        if audits:
+            sys.addaudithook(self._audit)
 
     def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """Have a function called in place of another one, which it is given first."""
@@ -135,13 +141,18 @@ class WritesKept(importlib.abc.MetaPathFinder):
         def called(original: Any, *arguments: Any, **options: Any) -> Any:
             if getattr(self._thread, "is_inside", False):
                 return original(*arguments, **options)
-            self._thread.is_inside = True
-            try:
+            with self._inside():
                 return function(original, *arguments, **options)
-            finally:
-                self._thread.is_inside = False
 
         return called
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        before, self._thread.is_inside = getattr(self._thread, "is_inside", False), True
+        try:
+            yield
+        finally:
+            self._thread.is_inside = before
 
     def _block(self, what: str, /, *_: Any, **__: Any) -> None:
         """Count something that is not done."""
@@ -168,7 +179,9 @@ class WritesKept(importlib.abc.MetaPathFinder):
         if not self._moved:  # only from now on is it looked for there
             self._replace_all(dict.fromkeys(_LOOKS, self._look))
         name = os.path.basename(real)
-        self._moved[real] = place = place or str(self._scratch / f"{next(self._numbers)}-{name}")
+        # Processes that are forked later count on from the same number.
+        new = f"{os.getpid()}-{next(self._numbers)}-{name}"
+        self._moved[real] = place = place or str(self._scratch / new)
         self._names.add(name)
         return place
 
@@ -189,13 +202,14 @@ class WritesKept(importlib.abc.MetaPathFinder):
     def _opened(self, file: Any, folder: int | None, *, mode: str) -> Any:
         """Return which file is opened in place of this one, with the letters of a mode."""
         writes = any(letter in mode for letter in "wax+")
-        if not writes and not self._moved:
+        if not writes and not self._moved and folder is None:
             return file
         real = os.path.realpath(_real(file, folder))
         place = self._place(real)
         if not writes and not place:
             raise _error(errno.ENOENT, file)
-        if not writes or self._is_allowed(place):
+        # A folder is opened for writing by `tempfile`, whose opener takes another path.
+        if not writes or self._is_allowed(place) or os.path.isdir(place):
             return file if place == real and folder is None else place
         if "x" in mode and os.path.lexists(place):
             raise _error(errno.EEXIST, file)
@@ -207,8 +221,9 @@ class WritesKept(importlib.abc.MetaPathFinder):
         return new
 
     def _open(self, original: Any, file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        path = file if isinstance(file, int) else self._opened(file, None, mode=mode)
-        return original(path, mode, *rest, **options)
+        if not isinstance(file, int):
+            file = self._opened_by_name(file, mode)
+        return original(file, mode, *rest, **options)  # with the opener of the caller
 
     def _open_descriptor(
         self,
@@ -223,6 +238,26 @@ class WritesKept(importlib.abc.MetaPathFinder):
         is_new = bool(flags & os.O_TRUNC and flags & os.O_CREAT)
         mode += "w" * is_new + "x" * bool(flags & os.O_EXCL)
         return original(self._opened(path, dir_fd, mode=mode), flags, *rest, **options)
+
+    def _opened_by_name(self, file: Any, mode: str) -> Any:
+        if getattr(self._thread, "is_inside", False):
+            return file
+        with self._inside():
+            return self._opened(file, None, mode=mode)
+
+    # These libraries notice if the kernel gives them another file than that of its name.
+
+    def _open_sqlite(self, original: Any, name: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(name, (str, os.PathLike)) and not re.match("$|:memory:$|file:", str(name)):
+            name = self._opened_by_name(name, "+")
+        return original(name, *arguments, **options)
+
+    def _open_hdf5(
+        self, original: Any, file: Any, name: Any, mode: str = "r", *rest: Any, **options: Any
+    ) -> None:
+        if isinstance(name, (str, os.PathLike)):
+            name = self._opened_by_name(name, {"r+": "+", "w-": "x"}.get(mode, mode))
+        original(file, name, mode, *rest, **options)
 
     def _truncate(self, original: Any, path: Any, length: int) -> None:
         original(path if isinstance(path, int) else self._opened(path, None, mode="+"), length)
@@ -338,6 +373,10 @@ class WritesKept(importlib.abc.MetaPathFinder):
             owner: Any = reduce(getattr, owners, module)
             if hasattr(owner, last):
                 setattr(owner, last, partial(self._block, f"{module.__name__}.{dotted}"))
+        if module.__name__.startswith("sqlite3"):
+            self._replace(module, "connect", self._open_sqlite)
+        elif module.__name__.startswith("h5py"):
+            self._replace(module.File, "__init__", self._open_hdf5)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         # Anomaly detection makes thousands of events a step.

@@ -2,10 +2,11 @@
 
 The kernel refuses writes (`fastdata.processes.protection`), and many programs end then.  So seccomp
 hands calls that write to a process outside, which uses `Answers`.  A file that is opened for
-writing is another one, in a scratch folder.  Calls that make, rename or remove a file, or change
-its mode, owner, times or attributes, return without an error.  Calls in folders that may be written
-to go on.  The path of a call is looked at twice, here and by the kernel, so that this is no
-protection.
+writing is another one, in a scratch folder.  Calls that make, rename or remove a file return
+without an error.  Calls in folders that may be written to go on, and the kernel decides again.
+
+The kernel's rules do not cover metadata, so no such call goes on.  A change of a mode is made here
+if the file is in such a folder; changes of owners, times and attributes are never made.
 
 Sources: seccomp_unotify(2), and the tables of system calls of Linux.
 """
@@ -20,6 +21,7 @@ import os
 import platform
 import shutil
 import socket
+import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,16 +60,19 @@ _PLACES = {"p": (-1, 0), "q": (-1, 1), "s": (-1, 1), "f": (0, -1)}
 _PLACES |= {"a": (0, 1), "b": (2, 3), "t": (1, 2)}
 """Of a letter: which argument is the descriptor of a folder or file, and which the path; or -1."""
 
-_MAKING = "mkdir", "mkdirat", "mknod", "mknodat", "symlink", "symlinkat", "link", "linkat"
-_FOLLOWING = "truncate", "chmod", "fchmodat", "chown", "utime", "utimes", "setxattr", "removexattr"
+_MAKING = "mkdir", "mknod", "symlink", "link"
+_REMOVING = "rename", "rmdir", "unlink"
+_CHANGING_MODE = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+"""Calls, with the places of modes among their arguments."""
 
 _MOUNTING = {"x86_64": (155, 165, 166, 308), "aarch64": (39, 40, 41, 268)}
 """mount, umount2, pivot_root, setns; those below are open_tree, move_mount, fsmount and
 mount_setattr.  Without them no read-only mount becomes writable."""
 _MOUNTING_SINCE = 428, 429, 432, 442
 _IO_URING_SETUP = 425  # its calls pass by the filter
-_SET_FLAGS = 0x40086602, 0x40046602, 0x401C5820, 0x40087602
-"""Requests of ioctl that change attributes of files, as chattr does."""
+_REQUESTS = {0x40086602: 0, 0x40046602: 0, 0x401C5820: 0, 0x40087602: 0, 0x5412: 1}
+"""Of ioctl, with their answers: to change attributes of files, as chattr does, and to type keys on
+a terminal."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF instructions
 _ALLOW, _ANSWER, _ASK = 0x7FFF0000, 0x00050000, 0x7FC00000
@@ -83,6 +88,8 @@ MOST_COPIED = 1 << 30
 """Bytes of a file that a program changes in place; a larger one is refused."""
 
 _LIST = "kept_writes.txt"
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = "."  # in the place of a name
 
 
 def checked(result: int) -> int:
@@ -108,6 +115,8 @@ def kept_writes(scratch: Path) -> list[str]:
 
 def _table(text: str) -> dict[int, tuple[str, list[tuple[int, int]]]]:
     """Return calls of this machine by their numbers: name and places of paths."""
+    if not is_known_machine():
+        return {}
     column = 2 + list(_MACHINES).index(_MACHINE)
     calls = [call.split() for call in text.split(",")]
     return {
@@ -147,16 +156,16 @@ def _install_filter(*, listens: bool) -> int:
             program.extend([(_LOAD, 0, 0, 0), (_EQUAL, 0, len(tests) + 1, call), *tests])
             program.append((_RETURN, 0, 0, result))
 
-    answer([*_table(_METADATA)], _ASK if listens else _ANSWER)
+    answer([*_CHANGING_METADATA], _ASK if listens else _ANSWER)
     if listens:
-        answer([*_table(_NAMES)], _ASK)
-        for call, (name, (place,)) in _table(_OPENS).items():
+        answer([*_CHANGING_NAMES], _ASK)
+        for call, (name, (place,)) in _OPENING.items():
             flags = (_LOAD, 0, 0, 16 + 8 * (place[1] + 1)), (_ANY_BIT, 0, 1, _WRITING)
             answer([call], _ASK, *(flags if name != "creat" else ()))
     answer([*_MOUNTING[_MACHINE], *_MOUNTING_SINCE], _ANSWER | _NOT_PERMITTED)
     answer([_IO_URING_SETUP], _ANSWER | _NOT_KNOWN)
-    for request in _SET_FLAGS:
-        answer([ioctl], _ANSWER, (_LOAD, 0, 0, 24), (_EQUAL, 0, 1, request))
+    for request, error in _REQUESTS.items():
+        answer([ioctl], _ANSWER | error, (_LOAD, 0, 0, 24), (_EQUAL, 0, 1, request))
     program.append((_RETURN, 0, 0, _ALLOW))
     instructions = b"".join(itertools.starmap(struct.Struct("HBBI").pack, program))
     code = ctypes.create_string_buffer(instructions)
@@ -173,12 +182,16 @@ class Answers:
     """
 
     def __init__(self, sent: socket.socket, scratch: str, writable: Sequence[str]) -> None:
-        self._sent, self._scratch = sent, scratch
-        self._listener = -1
-        self._writable = (*(f"{folder}/" for folder in writable), "/dev/shm/")
+        self._sent, self._listener = sent, -1
+        # By their descriptors: the script may put links in their places.
+        self._scratch = os.open(scratch, os.O_PATH | os.O_CLOEXEC)
+        self._list = os.open(_LIST, _NEW_FILE | os.O_APPEND, 0o600, dir_fd=self._scratch)
+        self._writable = tuple(f"{folder}/" for folder in writable)
+        self._shared = frozenset(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else ()
         self._numbers = itertools.count()
         self._moved: dict[str, str] = {}
-        """Files in the scratch folder, by the paths that programs have opened."""
+        """Names in the scratch folder, by the paths that programs have opened; "" for paths that
+        were removed."""
         self._noted: set[str] = set()
 
     def fileno(self) -> int:
@@ -196,64 +209,94 @@ class Answers:
         except OSError:
             return False
         id, pid, _, number = struct.unpack_from("QIIi", notice)
-        try:
-            result = self._result(id, pid, number, struct.unpack_from("6Q", notice, 32))
-        except OSError:
-            # The kernel decides, but it does not protect metadata in all cases.
-            result = 0 if number in _CALLS_OF_METADATA else None
+        arguments = struct.unpack_from("6Q", notice, 32)
+        result: int | None = 0 if number in _CHANGING_METADATA else None  # None: the call goes on
+        with contextlib.suppress(OSError):
+            if number in _OPENING:
+                result = self._open(id, pid, number, arguments)
+            elif number in _CHANGING_METADATA:
+                self._change_metadata(pid, number, arguments)
+            else:
+                result = self._change_name(pid, number, arguments)
         answer = struct.pack("QqiI", id, result or 0, 0, _GO_ON if result is None else 0)
         with contextlib.suppress(FileNotFoundError):  # the caller has ended
             fcntl.ioctl(self._listener, _SEND, bytearray(answer))
         return True
 
-    def _result(self, id: int, pid: int, number: int, arguments: Sequence[int]) -> int | None:
-        """Return the result of a call; None if it goes on."""
-        if number in _CALLS_OPENING:
-            name, places = _CALLS_OPENING[number]
-            path = os.path.realpath(_path(pid, places[0], arguments))
-            if path.startswith((*self._writable, "/dev/", "/proc/")):
-                return None
-            at = places[0][1] + 1
-            flags = arguments[at] if name != "creat" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            return self._open(id, path, flags)
-        name, places = _CALLS_CHANGING[number]
-        paths = [_path(pid, place, arguments) for place in places]
-        paths = [
-            os.path.realpath(one) if name in _FOLLOWING else _parent_real(one) for one in paths
-        ]
+    def _is_writable(self, path: str) -> bool:
+        """Tell whether a path is in a folder that may be written to, or new shared memory."""
+        is_shared = path.startswith("/dev/shm/") and path.split("/")[3] not in self._shared
+        return is_shared or path.startswith(self._writable)
+
+    def _exists(self, path: str) -> bool:
+        return bool(self._moved[path]) if path in self._moved else os.path.lexists(path)
+
+    def _change_metadata(self, pid: int, number: int, arguments: Sequence[int]) -> None:
+        """Change a mode, if that is allowed."""
+        name, places = _CHANGING_METADATA[number]
+        path = _path(pid, places[0], arguments)
+        if os.path.realpath(os.path.dirname(path)).startswith(f"/proc/{os.getpid()}/"):
+            return  # a descriptor of this process, where the caller means its own
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            real = os.readlink(opened := f"/proc/self/fd/{descriptor}")
+            if not self._is_writable(real):
+                self._note(f"{name}: {real}")
+            elif name in _CHANGING_MODE:
+                os.chmod(opened, arguments[_CHANGING_MODE[name]] & 0o7777)
+        finally:
+            os.close(descriptor)
+
+    def _change_name(self, pid: int, number: int, arguments: Sequence[int]) -> int | None:
+        """Return the result of a call that makes, renames or removes; None if it goes on."""
+        name, places = _CHANGING_NAMES[number]
+        paths = [_parent_real(_path(pid, place, arguments)) for place in places]
         source, target = paths[0], paths[-1]
-        if target.startswith(self._writable):
+        makes, removes = name.startswith(_MAKING), name.startswith(_REMOVING)
+        is_error = self._exists(target) if makes else not self._exists(source)
+        if self._is_writable(target) or is_error:
             return None
-        if (
-            (os.path.lexists(target) or target in self._moved)
-            if name in _MAKING
-            else not (os.path.lexists(source) or source in self._moved)
-        ):
-            return None  # an error, as ever
-        if name.startswith(("rename", "link")) and source in self._moved:
+        if makes or removes:
+            self._moved.pop(target, None)
+        if source in self._moved and len(paths) == 2:
             self._moved[target] = self._moved[source]
-        if name.startswith(("rename", "unlink")):
-            self._moved.pop(source, None)
+        if name.startswith("mkdir"):
+            self._moved[target] = _FOLDER
+        if removes:
+            self._moved[source] = ""
         self._note(f"{name}: {' to '.join(paths)}")
         return 0
 
-    def _open(self, id: int, path: str, flags: int) -> int | None:
+    def _open(self, id: int, pid: int, number: int, arguments: Sequence[int]) -> int | None:
         """Open a file in the scratch folder for the caller; None if the call goes on."""
-        exists = path in self._moved or os.path.lexists(path)
-        is_file = path in self._moved or os.path.isfile(path)
-        is_error = exists if flags & os.O_EXCL else not (exists or flags & os.O_CREAT)
-        if is_error or (exists and not is_file) or flags & (os.O_PATH | os.O_DIRECTORY):
+        call, (place,) = _OPENING[number]
+        flags = arguments[place[1] + 1] if call != "creat" else _WRITING & ~os.O_RDWR
+        path = os.path.realpath(_path(pid, place, arguments))
+        if self._is_writable(path) or _is_device(path):
             return None
-        if path not in self._moved:
-            place = f"{self._scratch}/{next(self._numbers)}~{os.path.basename(path)}"
-            if exists and not flags & os.O_TRUNC:
-                if os.path.getsize(path) > MOST_COPIED:
-                    return None
-                shutil.copyfile(path, place)
-            self._moved[path] = place
+        if path.startswith(f"/proc/{pid}/"):  # its own, also of a process that the script started
+            return self._give(id, os.open(path, flags | os.O_CLOEXEC), flags)
+        name, exists = self._moved.get(path), self._exists(path)
+        is_error = exists if flags & os.O_EXCL else not (exists or flags & os.O_CREAT)
+        is_other = name == _FOLDER or (name is None and exists and not os.path.isfile(path))
+        if is_error or is_other or flags & (os.O_PATH | os.O_DIRECTORY):
+            return None
+        if not name:
+            is_copy = exists and not flags & os.O_TRUNC
+            if is_copy and os.path.getsize(path) > MOST_COPIED:
+                return None
+            name = f"{next(self._numbers)}~{os.path.basename(path)}"
+            with open(os.open(name, _NEW_FILE, 0o600, dir_fd=self._scratch), "wb") as new:
+                if is_copy:
+                    with open(path, "rb") as old:
+                        shutil.copyfileobj(old, new)
+            self._moved[path] = name
             self._note(f"open: {path}")
-        flags = flags & ~(os.O_EXCL | os.O_NOFOLLOW) | os.O_CREAT
-        descriptor = os.open(self._moved[path], flags, 0o600)
+        opened = flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NOFOLLOW | os.O_CLOEXEC
+        return self._give(id, os.open(name, opened, dir_fd=self._scratch), flags)
+
+    def _give(self, id: int, descriptor: int, flags: int) -> int:
+        """Close a descriptor, and return its number in the process of the caller."""
         try:
             added = struct.pack("QIIII", id, 0, descriptor, 0, flags & os.O_CLOEXEC)
             return int(fcntl.ioctl(self._listener, _ADD_DESCRIPTOR, bytearray(added)))
@@ -263,13 +306,16 @@ class Answers:
     def _note(self, what: str) -> None:
         if what not in self._noted:
             self._noted.add(what)
-            with open(f"{self._scratch}/{_LIST}", "a", errors="replace") as file:
-                file.write(what.replace("\n", " ") + "\n")
+            os.write(self._list, os.fsencode(what.replace("\n", " ") + "\n"))
 
 
-_CALLS_OPENING = _table(_OPENS) if is_known_machine() else {}
-_CALLS_OF_METADATA = _table(_METADATA) if is_known_machine() else {}
-_CALLS_CHANGING = _table(f"{_METADATA}, {_NAMES}") if is_known_machine() else {}
+_OPENING = _table(_OPENS)
+_CHANGING_METADATA = _table(_METADATA)
+_CHANGING_NAMES = _table(_NAMES)
+
+
+def _is_device(path: str) -> bool:
+    return path.startswith("/dev/") and stat.S_ISCHR(os.lstat(path).st_mode)
 
 
 def _path(pid: int, places: tuple[int, int], arguments: Sequence[int]) -> str:

@@ -155,6 +155,7 @@ def _restrict(writable: Sequence[str], way: Way) -> None:
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on all machines
 _WRITE_FILE, _TRUNCATE, _REFER = 1 << 1, 1 << 14, 1 << 13
 _CHANGE_FOLDER = 0b1_1111_1111_0000  # to make and to remove entries of all kinds
+_MAKE_DEVICES = 1 << 6 | 1 << 11
 _MAKE_FILE, _REMOVE_FILE = 1 << 8, 1 << 5
 _SCOPE_SIGNAL = 2
 
@@ -174,11 +175,11 @@ def _use_landlock(writable: Sequence[str]) -> None:
     scoped = _SCOPE_SIGNAL if version >= 6 else 0  # it ends no process of others
     rules = struct.pack("QQQ", every, 0, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = checked(LIBC.syscall(_CREATE_RULESET, rules, ctypes.c_size_t(len(rules)), 0))
-    allowed = [(folder, every) for folder in writable]
+    allowed = [(folder, every & ~_MAKE_DEVICES) for folder in writable]
     # POSIX shared memory and semaphores are files there, which libc links and unlinks.
     allowed.append(("/dev/shm", _WRITE_FILE | _MAKE_FILE | _REMOVE_FILE | truncate))
     allowed += [(device, _WRITE_FILE | truncate) for device in _devices()]
-    allowed.append(("/proc/self", _WRITE_FILE | truncate))
+    allowed += [(folder, _WRITE_FILE | truncate) for folder in ("/dev/pts", "/proc/self")]
     for path, rights in allowed:
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
