@@ -63,6 +63,7 @@ def outcomes(
             try:
                 os.setsid()
                 os.close(ours.fileno())
+                os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)  # as doctor has it
                 if protection is not None:
                     contain(theirs.fileno(), str(scratch), [str(scratch)], protection)
                 for number, (name, place) in enumerate(folders.items()):
