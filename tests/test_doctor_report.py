@@ -227,14 +227,6 @@ VERDICTS = {
         with_rows(MISTAKE, row("D47", kind="bug"), GAIN),
         f"{FASTER} 2 mistakes: D41, D47.",
     ),
-    "ranks": (
-        with_rows(NO_TIME, ranks=2),
-        "2 ranks were compared, and no mistake was found.",
-    ),
-    "a rank failed": (
-        with_rows(ranks=2, watched=replace(REPORT.watched, failed="rank 1 made no step.")),
-        "Rank 1 made no step.",
-    ),
 }
 
 HOSTILE_REPORT = replace(
@@ -444,7 +436,6 @@ def test_places_are_files_and_lines() -> None:
     [
         ("one gain", "good"),
         ("none", "good"),
-        ("ranks", "good"),
         ("lower precision", "good"),
         ("open", "unsure"),
         ("partial", "unsure"),
@@ -455,7 +446,6 @@ def test_places_are_files_and_lines() -> None:
         ("needs a GPU", "unsure"),
         ("waits", "unsure"),
         ("mistakes", "bad"),
-        ("a rank failed", "bad"),
         ("script failed", "bad"),
     ],
 )
@@ -476,7 +466,6 @@ def test_the_page_is_green_only_for_a_sure_verdict(name: str, mood: str) -> None
         (with_rows(LOWER), 1.05, False),
         (with_rows(OPEN, SLOWER, SAME), 1.0, False),
         (with_rows(row("D08", "cannot be told", 1.5)), 1.05, False),
-        (REPORTS["a rank failed"], 1.05, True),
     ],
 )
 def test_mistakes_and_gains_that_keep_numbers_are_open(
@@ -618,7 +607,6 @@ def random_report(draw: random.Random) -> DoctorReport:
         rows=tuple(made_row() for _ in range(draw.choice((0, 1, 5, 40)))),
         together=draw.choice((None, made_trial())),
         seconds=1.0,
-        ranks=draw.choice((1, 1, 1, 2)),
         smallest_gain=draw.choice((None, 1.04, math.inf)),
         ended=draw.choice(("", "", "interrupted", *words)),
         clock=draw.choice(("wall", "cpu")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from fastdata.doctor import Script, replaying, script_of, session, stepless
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
+from fastdata.doctor.script import ONE_RANK
 from fastdata.doctor.trials import Trials
 from fastdata.errors import OptionError
 from fastdata.measuring import noise
@@ -309,9 +311,26 @@ def test_a_script_that_trains_in_its_own_processes_is_told_what_to_do(
     )
     assert f"the script starts processes (train.py:{number}) and makes no step" in ended.why
     assert f"fastdata doctor {path}:build" in ended.why
-    assert ended.why.endswith(f"fastdata doctor --ranks 2 -- {path}")
+    assert ended.why.endswith(f"{ONE_RANK} fastdata doctor {path}")
     if name == "spawned":
         assert not list(tmp_path.glob("trained-*"))
+
+
+def test_processes_of_a_script_for_torchrun_run_together_with_the_variables_for_one_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ONE_RANK.split():
+        monkeypatch.setenv(*variable.split("="))
+    start = """
+        import os
+        torch.distributed.init_process_group("gloo")
+        assert (torch.distributed.get_world_size(), os.environ["LOCAL_RANK"]) == (1, "0")
+    """
+    with contextlib.ExitStack() as stack:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            answer = stack.enter_context(started(script_with(start=start), tmp_path / name))
+            assert isinstance(answer(), Watched)
 
 
 def test_processes_that_prepare_data_do_no_harm(
@@ -467,7 +486,7 @@ def test_a_command_line_names_a_script(
         (["--epochs", "1"], "there is no script"),
         (["missing.py"], "missing.py: no such file"),
         (["-m"], "-m needs the name of a module"),
-        (["torchrun", "--nproc-per-node=2", "train.py"], "give the script itself"),
+        (["torchrun", "--nproc-per-node=2", "train.py"], f"{ONE_RANK} fastdata doctor main.py"),
     ],
 )
 def test_a_command_line_without_a_script_is_refused(words: list[str], message: str) -> None:

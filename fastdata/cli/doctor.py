@@ -30,7 +30,6 @@ Examples:
   fastdata doctor --seconds 600 --html report.html main.py --epochs 1
   fastdata doctor -m package.train --epochs 1
   fastdata doctor train.py:build
-  fastdata doctor --ranks 2 main.py
   fastdata doctor --explain D06
 
 \b
@@ -73,12 +72,6 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
     "--all", "notes", is_flag=True, help="Print everything, also notes, which are not measured."
 )
 @click.option(
-    "--ranks",
-    type=click.IntRange(2),
-    metavar="N",
-    help="Watch N ranks on this machine, as torchrun starts them, and compare them; try nothing.",
-)
-@click.option(
     "--check",
     is_flag=True,
     help="For CI: exit with 3 if a gain is open or a mistake was found, and with 1 if no change "
@@ -107,7 +100,6 @@ def doctor_command(
     lists: bool,
     explain: str | None,
     notes: bool,
-    ranks: int | None,
     check: bool,
     threshold: float,
     html: str | None,
@@ -124,24 +116,19 @@ def doctor_command(
         return DONE
     if not math.isfinite(seconds):  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
-    if ranks and only:
-        raise OptionError("--ranks compares ranks, and tries nothing: leave --only out")
     if html is not None:
         from fastdata.pages import check_page_path
 
         check_page_path(html)  # before the time is spent
-    from fastdata.doctor import compare_ranks, examine, render_text, script_of
+    from fastdata.doctor import examine, render_text, script_of
     from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
     with on_interruption("Nothing was written."), _bar(seconds, quiet) as progress:
         try:
-            if ranks:
-                report = compare_ranks(chosen, ranks, progress=progress, unprotected=unprotected)
-            else:
-                report = examine(
-                    chosen, seconds=seconds, only=only, progress=progress, unprotected=unprotected
-                )
+            report = examine(
+                chosen, seconds=seconds, only=only, progress=progress, unprotected=unprotected
+            )
         except ScriptFailedError as error:
             raise click.ClickException(error.explained(str(chosen))) from error
     if as_json:

@@ -8,7 +8,7 @@
 ==================  ============================================================
 ``examining.py``    `examine`: the whole examination, step by step
 ``script.py``       a script, started as its user starts it
-``processes.py``    its processes, seen from the parent; several ranks at once
+``processes.py``    its processes, seen from the parent
 ``session.py``      one of its processes, which stops at steps of the script
 ``stepless.py``     scripts in which doctor sees no step
 ``writes.py``       files that the script writes: they go elsewhere
@@ -29,9 +29,9 @@
 ==================  ============================================================
 """
 
-from fastdata.doctor.examining import compare_ranks, examine
+from fastdata.doctor.examining import examine
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script, script_of
 from fastdata.doctor.text import render_text
 
-__all__ = ["DoctorReport", "Row", "Script", "compare_ranks", "examine", "render_text", "script_of"]
+__all__ = ["DoctorReport", "Row", "Script", "examine", "render_text", "script_of"]

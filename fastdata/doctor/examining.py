@@ -11,21 +11,20 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fastdata.doctor.advice import ADVICE, advice_by_id
-from fastdata.doctor.advice.ranks import RanksCompared
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain
-from fastdata.doctor.processes import ScriptFailedError, scratch_folder, watch_ranks
+from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.results import EndedBy, Environment, Follow, Trial
 from fastdata.doctor.rows import ALLOCATOR
-from fastdata.doctor.running import START_SECONDS, TIME_IS_UP, Running, TrialsEndedError
+from fastdata.doctor.running import TIME_IS_UP, Running, TrialsEndedError
 from fastdata.doctor.script import Script
 from fastdata.doctor.trials import THREADS, Trials
 from fastdata.errors import OptionError
 from fastdata.measuring.statistics import WORTH, product
 from fastdata.processes.resources import available_cores
 
-__all__ = ["compare_ranks", "examine"]
+__all__ = ["examine"]
 
 TRIED_FIRST = (
     *("D55", "D09", "D30", "D10", "D17", "D07", "D06"),
@@ -90,7 +89,7 @@ def examine(
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a script is tried with one rank. Start "
-            "fastdata doctor itself, without torchrun; with --ranks it compares several"
+            "fastdata doctor itself, without torchrun"
         )
     if unknown := sorted(set(only) - {advice.id for advice in ADVICE}):
         raise OptionError(f"unknown advice {unknown[0]!r}: fastdata doctor --list has all")
@@ -225,47 +224,6 @@ def _collect(trials: Trials, tried: _Tried, findings: Sequence[Plain], ended: st
             is_busy = id == THREADS and trials.clock == "cpu"
             why = "other programs are busy, so more threads cannot be judged" if is_busy else ended
             tried.left_out[id] = why or "there was no time left; --seconds gives more"
-
-
-def compare_ranks(
-    script: Script,
-    count: int,
-    *,
-    progress: Callable[[str], object] = lambda _: None,
-    unprotected: bool = False,
-) -> DoctorReport:
-    """Watch a script with `count` ranks on this machine, compare them, and report.
-
-    Nothing is tried.  Raises the `ScriptFailedError` of the rank that fails first.
-    """
-    began = time.monotonic()
-    progress(f"watching {count} ranks")
-    with scratch_folder() as scratch:
-        watched = watch_ranks(script, count, scratch, START_SECONDS, unprotected=unprotected)
-    facts = [one.rank for one in watched if one.rank is not None]
-    findings = [
-        replace(one, is_tried=False, why_not=one.why_not or "with --ranks nothing is tried")
-        for one in watched[0].findings
-    ]
-    findings += [
-        Plain(advice.id, found.where, found.what, (), False, found.why_not, advice.phase)
-        for advice in ADVICE
-        if isinstance(advice, RanksCompared) and len(facts) == count
-        for found in advice.compare(facts)
-    ]
-    return DoctorReport(
-        script=str(script),
-        watched=watched[0],
-        step_seconds=watched[0].step_seconds,
-        peak_bytes=0,
-        noise=None,
-        repeatable=True,
-        rows=_rows(findings, _Tried()),
-        together=None,
-        seconds=time.monotonic() - began,
-        machine=_machine(watched[0].device),
-        ranks=count,
-    )
 
 
 def _machine(device: str) -> dict[str, object]:

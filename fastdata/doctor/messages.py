@@ -12,7 +12,7 @@ from fastdata.doctor.seen import EventKind
 from fastdata.measuring.noise import Clock
 from fastdata.processes.protection import Way
 
-__all__ = ["OWN", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
+__all__ = ["OWN", "Ended", "Plain", "Ran", "Request", "Run", "Watched"]
 
 
 OWN = "doctor"
@@ -29,7 +29,6 @@ class Request:
     watch_only: bool = False  # nothing is measured; epochs end early, so that validation is seen
     seconds: float = math.inf  # after which a script is watched no more, if it has made a step
     in_float64: bool = False
-    ranks: int = 1  # of how many this is one: they are watched, and compared
     unprotected: bool = False  # the user asks for no protection by the kernel
     protection: Way = "none"  # as below, the launcher of the process sets it
     writable: dict[str, str] = field(default_factory=dict)
@@ -80,27 +79,6 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class RankFacts:
-    """What is compared between ranks."""
-
-    batches: tuple[str, ...] = ()
-    """Hashes of the first batches that were trained with."""
-    batch_samples: int = 0
-    epoch_batches: int | None = None  # of the loader that was trained with, if it has a length
-    samples: int = 0  # of its dataset; 0 if it has no length
-    first_sample: str = ""
-    """A hash of the dataset's first sample, made by the same random numbers on each rank."""
-    loader: str = ""  # the line that makes it
-    step: str = ""  # the line of the optimiser's step
-    steps: int = 0
-    weights: str = ""  # their hash after `steps` steps; "" if the script made fewer
-    sharded: bool = False
-    joins: bool = False  # the script lets ranks have other numbers of batches
-    validates: bool = False
-    complete: bool = False  # its script has ended, or begun a second epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Watched:
     """What was seen, as plain data."""
 
@@ -120,7 +98,6 @@ class Watched:
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that the script sets before it imports torch, which reads them then."""
     failed: str = ""  # the error of a script whose epoch had ended early
-    rank: RankFacts | None = None  # set if several ranks run
     held: tuple[Held, ...] = ()  # tensors at the peak of a step, the largest first
     held_bytes: int = 0
     """All of that: of tensors on the device, without what operations take while they run."""

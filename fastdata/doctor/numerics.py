@@ -6,7 +6,6 @@ loss that agrees to a percent can hide gradients that are a third off.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +15,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from fastdata.doctor.contract import Numerics
 
 __all__ = [
     "Compared",
     "compare_dumps",
-    "digest",
     "make_float64",
     "named_parameters",
     "remember",
@@ -173,18 +170,3 @@ def _error(tensors: Tensors, right: Tensors) -> float:
     difference = sum(float((tensors[n].double() - right[n].double()).norm() ** 2) for n in names)
     norm = sum(float(right[n].double().norm() ** 2) for n in names)
     return float((difference / norm) ** 0.5) if norm else math.nan
-
-
-def digest(tensors: Any) -> str:
-    """Return a hash of the values of all tensors in a structure; "" without any.
-
-    Tensors that wrap others are left out: of some, each rank has a part.
-    """
-    wraps_others: Callable[[object], bool] = is_traceable_wrapper_subclass
-    leaves = [t for t in tree_leaves(tensors) if torch.is_tensor(t) and not wraps_others(t)]
-    found = hashlib.sha256()
-    for leaf in leaves:
-        found.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-        flat = leaf.detach().cpu().contiguous().flatten()
-        found.update(flat.view(torch.uint8).numpy().data)
-    return found.hexdigest() if leaves else ""

@@ -1,9 +1,4 @@
-"""Processes of scripts that are only tried, as the parent has them.
-
-Several ranks of a script are watched at once.  Each is a process with the environment that
-``torchrun`` gives it.  Its epochs end after a number of batches, and never after a time, so that
-all ranks do the same.  A rank that has been watched waits until all have.
-"""
+"""Processes of scripts that are only tried, as the parent has them."""
 
 from __future__ import annotations
 
@@ -12,13 +7,11 @@ import json
 import marshal
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.util import MAGIC_NUMBER
 from multiprocessing import Pipe
@@ -26,18 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.doctor.messages import OWN, Ended, Ran, Request, Run, Watched
-from fastdata.doctor.script import Script
 from fastdata.errors import FastdataError, OptionError
 from fastdata.processes.protection import Way, best_way, cache_folders
-from fastdata.processes.resources import (
-    RESERVE_BYTES,
-    available_bytes,
-    available_cores,
-    format_bytes,
-)
+from fastdata.processes.resources import RESERVE_BYTES, available_bytes, format_bytes
 from fastdata.processes.starting import kill_group
 
-__all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder", "watch_ranks"]
+__all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder"]
 
 _TICK_SECONDS = 0.1
 _ROOT = Path(__file__).resolve().parents[2]
@@ -59,9 +46,6 @@ MOST_OUTPUT, MOST_LINES = 2000, 12
 """Characters and lines of a script's own output that are shown if it failed."""
 
 ENDING_SECONDS = 10.0
-
-PATIENCE_SECONDS = 60.0
-"""That other ranks have when one is done."""
 
 
 class ScriptFailedError(FastdataError, RuntimeError):
@@ -225,55 +209,3 @@ def _protection(request: Request) -> Way:
             "but not those that libraries in C and other programs write"
         )
     return way
-
-
-def watch_ranks(
-    script: Script, count: int, scratch: Path, seconds: float, *, unprotected: bool = False
-) -> list[Watched]:
-    """Run a script with `count` ranks until the steps of each were seen.
-
-    Raises the `ScriptFailedError` of the rank that fails first, as the others fail by that.  A rank
-    that goes on no more when another one is done is returned as it was seen, and the first one's
-    `failed` says so.
-    """
-    begun: dict[int, Watched] = {}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    threads = max(1, available_cores() // count)
-    shared = {  # as torchrun sets it for ranks on one machine
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "fastdata-doctor",  # tells Lightning of a launcher
-    }
-
-    def follow(rank: int, process: ScriptProcess) -> Watched:
-        begun[rank] = watched = process.watched_to_end(seconds)
-        facts = watched.rank
-        return process.watched_to_end(seconds) if facts and not facts.complete else watched
-
-    # The processes end first; then the threads, which wait for them.
-    with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
-        answers = []
-        for rank in range(count):
-            folder = str(scratch / f"rank-{rank}")
-            request = Request(script, folder, watch_only=True, ranks=count, unprotected=unprotected)
-            variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = stack.enter_context(ScriptProcess(request, variables))
-            answers.append(pool.submit(follow, rank, process))
-        wait(answers, return_when=FIRST_COMPLETED)
-        done, _ = wait(answers, PATIENCE_SECONDS, return_when=FIRST_EXCEPTION)
-        late = [rank for rank, answer in enumerate(answers) if answer not in done]
-        found = [
-            answer.result() if answer in done else begun.get(rank, Watched())
-            for rank, answer in enumerate(answers)
-        ]
-    if late:
-        names = ", ".join(map(str, late))
-        why = f"rank {names} went on no more when others were done: do ranks wait for each other?"
-        found[0] = replace(found[0], failed=found[0].failed or why)
-    return found

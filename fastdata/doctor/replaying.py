@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fastdata.doctor.messages import Request
-from fastdata.doctor.numerics import digest
 from fastdata.doctor.seen import Epoch
 from fastdata.doctor.watching import Watch
 from fastdata.engine.loader import Loader
@@ -50,10 +49,7 @@ _END = object()
 
 
 class Replay:
-    """Takes the place of loaders' iterators; `watch` knows which epochs train.
-
-    In one of several ranks, epochs end after a number of batches, never after a time.
-    """
+    """Takes the place of loaders' iterators; `watch` knows which epochs train."""
 
     def __init__(self, request: Request, watch: Watch) -> None:
         self._request, self._watch = request, watch
@@ -121,9 +117,6 @@ class Replay:
                 self.loaders.update(dict.fromkeys(_tensors(batch), epoch.loader))
             elif count < KEPT_BATCHES:
                 kept.append(tree_map(_copied, batch))
-            if self._request.ranks > 1 and count < KEPT_BATCHES:
-                epoch.samples = epoch.samples or _samples(batch)
-                epoch.digests.append(digest(batch))
             yield self._converted(batch)
             count += 1
             if epoch.trains:
@@ -159,7 +152,7 @@ class Replay:
         return batch if self.convert is None else tree_map(self.convert, batch)
 
     def _ends(self, count: int, steps: int, began: float, *, trains: bool) -> bool:
-        seconds = time.monotonic() - began if self._request.ranks == 1 else 0.0
+        seconds = time.monotonic() - began
         if trains and self._request.watch_only:
             return steps >= EPOCH_STEPS and (count >= WATCHED_BATCHES or seconds > EPOCH_SECONDS)
         if trains or self._is_measured(trains=False):
@@ -174,10 +167,6 @@ class Replay:
 
 def _copied(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _samples(batch: Any) -> int:
-    return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 0)
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:

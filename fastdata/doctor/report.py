@@ -129,7 +129,6 @@ class DoctorReport:
     together: Trial | None
     seconds: float
     machine: dict[str, Any] = field(default_factory=dict)
-    ranks: int = 1  # with several ranks, nothing is tried
     smallest_gain: float | None = None  # that a typical row can show
     ended: str = ""  # why trials ended early: a sentence without its capital and full stop
     ended_by: EndedBy = "nothing"
@@ -161,11 +160,11 @@ class DoctorReport:
     @property
     def mood(self) -> Literal["good", "unsure", "bad"]:
         """The colour of the verdict; good is a gain, or the certainty that there is none."""
-        if self.mistakes or (self.ranks > 1 and self.watched.failed):
+        if self.mistakes:
             return "bad"
         results = {row.trial.verdict if row.trial else "failed" for row in self.candidates}
         is_decided = bool(results) and results <= {"no difference", "slower"} and not self.ended
-        is_good = bool(self.faster) or is_decided or self.ranks > 1
+        is_good = bool(self.faster) or is_decided
         return "good" if is_good and self.watched.waited <= WAITS else "unsure"
 
     @property
@@ -190,7 +189,7 @@ class DoctorReport:
 
     def is_open(self, threshold: float) -> bool:
         """Whether there is a mistake, or a gain of `threshold` or more that keeps the numbers."""
-        return (self.ranks > 1 and bool(self.watched.failed)) or any(
+        return any(
             row.kind == "bug" or (row.gain >= threshold and row.gain > 1 and row.keeps_numbers)
             for row in self.rows
         )
@@ -216,12 +215,7 @@ def sentences(report: DoctorReport) -> Iterator[str]:
     if report.watched.waited > WAITS:
         waited = f"{report.watched.waited:.0%} of the time"
         yield f"The loop waits for data {waited}: fastdata profile says why."
-    if report.ranks == 1:
-        yield from _state(report)
-    elif report.watched.failed:
-        yield _sentence(error_line(report.watched.failed))
-    elif not mistakes:
-        yield f"{report.ranks} ranks were compared, and no mistake was found."
+    yield from _state(report)
 
 
 def _gains(report: DoctorReport) -> Iterator[str]:

@@ -23,7 +23,10 @@ from fastdata.errors import OptionError, not_there
 from fastdata.loading import is_dataset
 from fastdata.steps import is_script_target, run_script
 
-__all__ = ["Script", "error_line", "script_of", "users_traceback"]
+__all__ = ["ONE_RANK", "Script", "error_line", "script_of", "users_traceback"]
+
+ONE_RANK = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
+"""Variables of ``torchrun`` for a single rank.  Port 0 is any free port: processes run together."""
 
 _OWN = tuple(str(Path(__file__).parents[1] / folder) + os.sep for folder in ("doctor", "steps"))
 
@@ -133,7 +136,8 @@ def script_of(words: Sequence[str]) -> Script:
     if given and given[0] == "torchrun":
         raise OptionError(
             "torchrun starts several processes: give the script itself (fastdata doctor main.py "
-            "ARGS), which runs with one rank, or with N ranks (fastdata doctor --ranks N main.py)"
+            "ARGS), which runs with one rank. If it reads the variables of torchrun, set them: "
+            f"{ONE_RANK} fastdata doctor main.py ARGS"
         )
     if given and given[0] == "-m":
         if len(given) < 2:

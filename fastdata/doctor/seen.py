@@ -32,10 +32,6 @@ class Epoch:
     trains: bool = False
     is_whole: bool = False
     """Whether the script took all batches, and did not stop before the end."""
-    samples: int = 0
-    """Samples of the first batch, counted if ranks are compared."""
-    digests: list[str] = field(default_factory=list)
-    """Of its first batches."""
 
 
 @dataclass(frozen=True, slots=True)

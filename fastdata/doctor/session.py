@@ -35,27 +35,17 @@ from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Change
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
-from fastdata.doctor.messages import OWN, Ended, Plain, Ran, RankFacts, Request, Run, Watched
-from fastdata.doctor.numerics import (
-    digest,
-    make_float64,
-    named_parameters,
-    remember,
-    step_dump,
-    to_float64,
-)
+from fastdata.doctor.messages import OWN, Ended, Plain, Ran, Request, Run, Watched
+from fastdata.doctor.numerics import make_float64, named_parameters, remember, step_dump, to_float64
 from fastdata.doctor.replaying import EPOCH_STEPS, Replay
 from fastdata.doctor.script import error_line, users_traceback
-from fastdata.doctor.seen import Epoch, Seen
+from fastdata.doctor.seen import Seen
 from fastdata.doctor.stepless import Stepless
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 from fastdata.processes.calls import kept_writes
 
 __all__ = ["Session", "connected"]
-
-RANKS_STEPS = 36
-"""Steps of ranks that are compared; fewer if a second epoch begins."""
 
 READ_ONCE = "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "PYTORCH_", "TORCH_", "CUDA_", "CUBLAS_"
 """Beginnings of variables that torch, or a library of its own, reads as it is imported."""
@@ -97,7 +87,6 @@ class Session:
         self._began = 0.0, 0.0
         self._dump: Callable[[], None] | None = None
         self._first_step = 0.0
-        self._weights = ""
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Session:
@@ -125,13 +114,11 @@ class Session:
         )
 
     def _end_with(self, why: str) -> NoReturn:
-        self._finish(Ended(why, watched=self._watched(complete=True)))
+        self._finish(Ended(why, watched=self._watched()))
 
     def _finish(self, message: object) -> NoReturn:
-        """Send a last message and end; one of several ranks waits until all were seen."""
+        """Send a last message and end."""
         self._connection.send(message)
-        if self.request.ranks > 1:
-            self._connection.poll(None)
         _end_group()
 
     def _fail(self, why: str) -> NoReturn:
@@ -141,8 +128,7 @@ class Session:
         message: object = Ended(why, failed=True, watched=watched)
         if self.request.watch_only and self._replay.has_cut and watched.steps >= WATCHED_STEPS:
             message = replace(watched, failed=error_line(why))
-        self._connection.send(message)
-        _end_group()
+        self._finish(message)
 
     def _look_at_environment(self) -> None:
         """Note which variables the script sets before it imports torch, which is here already."""
@@ -175,18 +161,11 @@ class Session:
             return
         is_late = time.monotonic() - self._first_step > WATCHED_SECONDS
         epochs = len(self._replay.trained)
-        if self.request.ranks > 1:
-            if steps == WATCHED_STEPS:
-                groups = self._seen.optimizers[0].param_groups
-                self._weights = digest([group["params"] for group in groups])
-                self._connection.send(self._watched())  # later it may block on others
-            if steps >= RANKS_STEPS or epochs > 1:
-                self._finish(self._watched(complete=True))
-        elif self.request.watch_only:
+        if self.request.watch_only:
             if steps == EPOCH_STEPS:  # validation may come now
                 self._deadline = min(self._deadline, self._first_step + 2 * WATCHED_SECONDS)
             if (is_late and steps > EPOCH_STEPS) or epochs > 1:
-                self._finish(self._watched(complete=True))
+                self._finish(self._watched())
         elif self.request.phase == "train":
             self._begin()
         elif is_late or epochs > 2:
@@ -199,12 +178,11 @@ class Session:
 
     def _on_event(self, kind: str) -> None:
         """Called at each batch, forward and backward pass, until steps are measured."""
-        is_alone = self.request.watch_only and self.request.ranks == 1
         if not self._seen.steps_seen:
             if not self._watch.is_stepping:
                 self._stepless.note(kind)
-        elif is_alone and kind == "forward" and time.monotonic() > self._deadline:
-            self._finish(self._watched(complete=True))
+        elif self.request.watch_only and kind == "forward" and time.monotonic() > self._deadline:
+            self._finish(self._watched())
 
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass in evaluation mode of a validation to be measured."""
@@ -280,7 +258,7 @@ class Session:
 
     # -- messages --------------------------------------------------------------------------
 
-    def _watched(self, *, complete: bool = False) -> Watched:
+    def _watched(self) -> Watched:
         """Return the facts that were seen, with the findings of all advice."""
         seen = self._seen
         fed = self._replay.waits[STARTING_BATCHES:]
@@ -303,35 +281,8 @@ class Session:
             self.request.protection,
             {name: path for name, path in self.request.writable.items() if name != OWN},
             environment=self._environment,
-            rank=self._rank_facts(complete=complete) if self.request.ranks > 1 else None,
             held=seen.held,
             held_bytes=seen.held_bytes,
-        )
-
-    def _rank_facts(self, *, complete: bool) -> RankFacts:
-        """Return the facts of a rank for the comparison; `complete` if its script has ended."""
-        seen = self._seen
-        epoch = self._replay.trained[0] if self._replay.trained else Epoch(None)
-        loader, first_sample = epoch.loader, ""
-        if complete:
-            self._seed()  # as on each rank
-            # A user's dataset may raise anything: then it has no first sample.
-            with contextlib.suppress(Exception):
-                first_sample = digest(loader.collate_fn([loader.dataset[0]]))
-        return RankFacts(
-            tuple(epoch.digests),
-            epoch.samples,
-            _length(loader),
-            _length(getattr(loader, "dataset", None)) or 0,
-            first_sample,
-            seen.line_of(loader),
-            seen.steps[0][-1].line if seen.steps else "",
-            WATCHED_STEPS,
-            self._weights,
-            any(map(_is_sharded, seen.models)),
-            bool(seen.called("join")),
-            seen.validates,
-            complete,
         )
 
 
@@ -345,21 +296,6 @@ def _findings(seen: Seen) -> Iterator[Plain]:
             yield Plain(
                 advice.id, one.where, what, one.environment, is_tried, why_not, advice.phase
             )
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except TypeError:
-        return None
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    """Return whether a rank has only a part of the weights, as FSDP and tensor parallelism have."""
-    has_parts = any(
-        hasattr(p, "placements") or hasattr(p, "_sharded_size") for p in model.parameters()
-    )
-    return has_parts or any("FullySharded" in type(module).__name__ for module in model.modules())
 
 
 def _clocks() -> tuple[float, float]:

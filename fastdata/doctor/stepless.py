@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-from fastdata.doctor.script import Script
+from fastdata.doctor.script import ONE_RANK, Script
 from fastdata.doctor.seen import Seen
 from fastdata.measuring.lines import is_users, short_line, user_line
 
@@ -137,6 +137,6 @@ class Stepless:
             f"the script starts processes ({short_line(line)}) and makes no step itself, and "
             "doctor sees only the steps of its main process. Start it so that it trains in one "
             f"process; or name a function that returns the `loader, step` of one rank, "
-            f"{self._command}; or, if it reads WORLD_SIZE and RANK, let doctor start the ranks: "
-            f"fastdata doctor --ranks 2 -- {self._script}"
+            f"{self._command}; or, if it reads RANK and WORLD_SIZE, set them to one rank: "
+            f"{ONE_RANK} fastdata doctor {self._script}"
         )

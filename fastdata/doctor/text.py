@@ -95,7 +95,7 @@ def _subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
         yield "Other programs were busy, so steps were judged by processor time."
     if not report.repeatable:
         yield "Each run of the same step has other gradients, so numerics were not measured."
-    if watched.failed and report.ranks == 1:
+    if watched.failed:
         why = "The script failed while it was watched, perhaps because epochs end early there"
         yield f"{why}: {error_line(watched.failed)}"
     if everything and report.noise is not None:

@@ -55,7 +55,6 @@ _CALLS: tuple[tuple[Any, str, str], ...] = (
     (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
     (torch.cuda, "synchronize", "synchronize"),
     (torch.utils.checkpoint, "checkpoint", "checkpoint"),
-    (DistributedDataParallel, "join", "join"),
 )
 """Functions whose calls matter wherever they are, with their owners and labels."""
 

@@ -208,7 +208,6 @@ class WritesKept(importlib.abc.MetaPathFinder):
         place = self._place(real)
         if not writes and not place:
             raise _error(errno.ENOENT, file)
-        # A folder is opened for writing by `tempfile`, whose opener takes another path.
         if not writes or self._is_allowed(place) or os.path.isdir(place):
             return file if place == real and folder is None else place
         if "x" in mode and os.path.lexists(place):
@@ -388,7 +387,9 @@ class WritesKept(importlib.abc.MetaPathFinder):
             if isinstance(arguments[path], int) and event in ("open", "os.truncate"):
                 continue  # it was opened for writing
             real = _real(arguments[path], arguments[folder] if folder >= 0 else None)
-            if not self._is_allowed(real):
+            # A folder is no file: an opener takes another path, as `tempfile` does.
+            is_folder = event == "open" and os.path.isdir(real)
+            if not is_folder and not self._is_allowed(real):
                 self._block(f"refused: {real}")
                 raise PermissionError(f"fastdata doctor lets a script write nothing: {real}")
 

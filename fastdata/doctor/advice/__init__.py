@@ -5,7 +5,7 @@
 ``loop.py``        optimisers, gradients, schedules, waits, copies, metrics
 ``left_on.py``     debugging, and gradients in a validation
 ``processor.py``   threads, memory allocators, variables of the environment
-``ranks.py``       DataParallel, DDP's options, mistakes between ranks
+``ranks.py``       DataParallel, and options of DDP
 ``mistakes.py``    mistakes, whether or not they are slow
 =================  =============================================================
 """

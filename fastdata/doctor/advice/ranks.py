@@ -1,25 +1,18 @@
-"""Advice on several devices and processes, and mistakes between ranks."""
+"""Advice on several devices and processes."""
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from fastdata.doctor.contract import Advice, Finding, Kind, Numerics, advice, at
-from fastdata.doctor.messages import RankFacts
+from fastdata.doctor.contract import Finding, Numerics, advice, at
 from fastdata.doctor.seen import Seen
 from fastdata.doctor.sources import calls
 
-__all__ = ["RanksCompared"]
-
-_wrong = functools.partial(Finding, why_not="ranks are compared, and nothing is tried")
 _ddp = functools.partial(advice, why_not="it needs several ranks, and the script is tried with one")
 
 
@@ -76,61 +69,3 @@ def statistics_of_ranks(seen: Seen) -> Iterator[Finding]:
                 what = f"SyncBatchNorm, as ranks have few samples ({use.shape[0]})"
                 yield Finding(seen.line_of(module), what)
                 return
-
-
-@dataclass(frozen=True, slots=True)
-class RanksCompared(Advice):
-    """Something that only shows when ranks are compared, as ``--ranks`` does."""
-
-    compare: Callable[[Sequence[RankFacts]], Iterator[Finding]] = field(kw_only=True)
-    """Yields findings from the facts of all ranks."""
-
-
-def _compared(id: str, title: str, kind: Kind = "bug") -> Callable[[Any], RanksCompared]:
-    """Return a decorator of functions that compare ranks; one rank shows nothing."""
-    return lambda compare: RanksCompared(
-        id, title, lambda seen: iter(()), kind, Numerics.TRAINING, compare=compare
-    )
-
-
-@_compared("D50", "every rank trains with the same samples")
-def same_samples(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Compare first batches, and how many samples loaders have with those of the data."""
-    is_first_same = len({rank.first_sample for rank in ranks}) == 1
-    if ranks[0].batches and len({rank.batches for rank in ranks}) == 1:
-        yield _wrong(ranks[0].loader, "the same batches on each rank")
-    elif is_first_same and all(_has_all(rank, len(ranks)) for rank in ranks):
-        yield _wrong(ranks[0].loader, "all samples on each rank")
-
-
-def _has_all(rank: RankFacts, ranks: int) -> bool:
-    """Return whether a rank goes through its whole dataset, except an incomplete batch."""
-    batches = rank.epoch_batches or 0
-    share = math.ceil(rank.samples / ranks) + rank.batch_samples  # with others to fill a batch
-    is_whole = 0 < rank.samples < rank.batch_samples * (batches + 1)
-    return bool(rank.first_sample) and is_whole and rank.batch_samples * batches > share
-
-
-@_compared("D51", "validation on some ranks only", kind="speed")
-def validation_on_one_rank(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Compare which ranks validate."""
-    count = sum(rank.validates for rank in ranks)
-    if 0 < count < len(ranks) and all(rank.complete for rank in ranks):
-        yield _wrong("", f"validation on {count} of {len(ranks)} ranks")
-
-
-@_compared("D52", "ranks have other weights")
-def other_weights(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Compare weights after the same number of steps; those in shards are other ones."""
-    weights = {rank.weights for rank in ranks}
-    if len(weights) > 1 and "" not in weights and not any(rank.sharded for rank in ranks):
-        yield _wrong(ranks[0].step, f"ranks have other weights after {ranks[0].steps} steps")
-
-
-@_compared("D53", "ranks have other numbers of batches")
-def other_lengths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Compare lengths of the loaders that are trained with."""
-    lengths = [rank.epoch_batches for rank in ranks]
-    if None not in lengths and len(set(lengths)) > 1 and not any(rank.joins for rank in ranks):
-        counts = ", ".join(f"{length:,}" for length in lengths)
-        yield _wrong(ranks[0].loader, f"ranks have other numbers of batches: {counts}")
