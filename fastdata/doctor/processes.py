@@ -78,7 +78,7 @@ def scratch_folder() -> Iterator[Path]:
     """Give a folder for all that scripts write, which is removed in the end."""
     prefix = "fastdata-doctor-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        yield Path(os.path.realpath(folder))
 
 
 class ScriptProcess:

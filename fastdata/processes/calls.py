@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import itertools
 import os
@@ -67,17 +68,19 @@ _CHANGING_MODE = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
 """Calls, with the places of modes among their arguments."""
 
 _MOUNTING = {"x86_64": (155, 165, 166, 308), "aarch64": (39, 40, 41, 268)}
-"""mount, umount2, pivot_root, setns; those below are open_tree, move_mount, fsmount and
-mount_setattr.  Without them no read-only mount becomes writable."""
-_MOUNTING_SINCE = 428, 429, 432, 442
+"""mount, umount2, pivot_root, setns; those below are open_tree, move_mount, fsconfig, fsmount,
+fspick, mount_setattr and open_tree_attr.  Without them no read-only mount becomes writable."""
+_MOUNTING_SINCE = 428, 429, 431, 432, 433, 442, 467
 _IO_URING_SETUP = 425  # its calls pass by the filter
-_REQUESTS = {0x40086602: 0, 0x40046602: 0, 0x401C5820: 0, 0x40087602: 0, 0x5412: 1}
-"""Of ioctl, with their answers: to change attributes of files, as chattr does, and to type keys on
-a terminal."""
+_OF_FILES = 0x6600, 0x5800, 0x7600, 0x9400
+"""Kinds of requests of ioctl that change attributes or content of files, as chattr does."""
+_OF_TERMINALS = 0x5412, 0x541C
+"""Requests of ioctl that type keys."""
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF instructions
+# BPF instructions
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ANSWER, _ASK = 0x7FFF0000, 0x00050000, 0x7FC00000
-_NOT_KNOWN, _NOT_PERMITTED = 38, 1  # ENOSYS, EPERM
+_NOT_KNOWN, _NOT_PERMITTED, _NOT_FOR_FILES = errno.ENOSYS, errno.EPERM, errno.ENOTTY
 _X32 = 0x40000000
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -165,8 +168,11 @@ def _install_filter(*, listens: bool) -> int:
             answer([call], _ASK, *(flags if name != "creat" else ()))
     answer([*_MOUNTING[_MACHINE], *_MOUNTING_SINCE], _ANSWER | _NOT_PERMITTED)
     answer([_IO_URING_SETUP], _ANSWER | _NOT_KNOWN)
-    for request, error in _REQUESTS.items():
-        answer([ioctl], _ANSWER | error, (_LOAD, 0, 0, 24), (_EQUAL, 0, 1, request))
+    for kind in _OF_FILES:
+        tests = (_LOAD, 0, 0, 24), (_AND, 0, 0, 0xFF00), (_EQUAL, 0, 1, kind)
+        answer([ioctl], _ANSWER | _NOT_FOR_FILES, *tests)
+    for request in _OF_TERMINALS:
+        answer([ioctl], _ANSWER | _NOT_PERMITTED, (_LOAD, 0, 0, 24), (_EQUAL, 0, 1, request))
     program.append((_RETURN, 0, 0, _ALLOW))
     instructions = b"".join(itertools.starmap(struct.Struct("HBBI").pack, program))
     code = ctypes.create_string_buffer(instructions)
@@ -220,7 +226,8 @@ class Answers:
                 self._change_metadata(pid, number, arguments)
             else:
                 result = self._change_name(pid, number, arguments)
-        answer = struct.pack("QqiI", id, result or 0, 0, _GO_ON if result is None else 0)
+        value, error = max(result or 0, 0), min(result or 0, 0)
+        answer = struct.pack("QqiI", id, value, error, _GO_ON if result is None else 0)
         with contextlib.suppress(FileNotFoundError):  # the caller has ended
             fcntl.ioctl(self._listener, _SEND, bytearray(answer))
 
@@ -269,7 +276,10 @@ class Answers:
         return 0
 
     def _open(self, id: int, pid: int, number: int, arguments: Sequence[int]) -> int | None:
-        """Open a file in the scratch folder for the caller; None if the call goes on."""
+        """Open a file in the scratch folder for the caller; None if the call goes on.
+
+        Return a negative number for an error.
+        """
         call, (place,) = _OPENING[number]
         flags = arguments[place[1] + 1] if call != "creat" else _WRITING & ~os.O_RDWR
         path = os.path.realpath(_path(pid, place, arguments))
@@ -279,9 +289,11 @@ class Answers:
             return self._give(id, os.open(path, flags | os.O_CLOEXEC), flags)
         name, exists = self._moved.get(path), self._exists(path)
         is_error = exists if flags & os.O_EXCL else not (exists or flags & os.O_CREAT)
-        is_other = name == _FOLDER or (name is None and exists and not os.path.isfile(path))
-        if is_error or is_other or flags & (os.O_PATH | os.O_DIRECTORY):
+        if is_error or name == _FOLDER or flags & (os.O_PATH | os.O_DIRECTORY):
             return None
+        if name is None and exists and not os.path.isfile(path):
+            # Read-only mounts let programs write to pipes and disks.
+            return None if os.path.isdir(path) else -errno.EACCES
         if not name:
             is_copy = exists and not flags & os.O_TRUNC
             if is_copy and os.path.getsize(path) > MOST_COPIED:

@@ -164,7 +164,10 @@ _MAKE_DEVICES = 1 << 6 | 1 << 11
 _MAKE_FILE, _REMOVE_FILE = 1 << 8, 1 << 5
 _SCOPE_SIGNAL = 2
 
-_STORAGE = "bsg/", "cpu/", "kmem", "mem", "mtd", "nvme", "nvram", "port", "raw", "sg", "watchdog"
+_STORAGE = (
+    *("bsg/", "cpu/", "kmem", "loop-control", "mapper/", "mem", "mtd", "ng", "nst", "nvme"),
+    *("nvram", "port", "raw", "sg", "st", "uinput", "watchdog"),
+)
 """Character devices that reach disks, or memory of other processes."""
 
 
