@@ -352,24 +352,24 @@ def test_headers_with_strange_values_raise_nothing_but_fastdata_errors(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("num_samples", to=-1), "num_samples is -1"),
+        (_set("num_samples", to=-1), "num_samples=-1 is not an integer"),
         (_set("num_samples", to=7), r"has the shape \(6,\)|has the shape \(7,\)"),
         (_set("num_samples", to=float("nan")), "ValueError"),
-        (_set("num_samples", to=float("inf")), "OverflowError"),
+        (_set("num_samples", to=float("inf")), "Infinity is not a finite number"),
         (_set("columns", "label", "dtype", to="|O"), "'label' has the dtype '|O'"),
         (_set("columns", "label", "dtype", to="(1,2"), "'label' has the dtype '.1,2'"),
         (_set("columns", "label", "dtype", to=">i8"), "'label' has the dtype '>i8'"),
         (_set("columns", "label", "shape", to=[6, 1]), r"'label' has the shape \(6, 1\)"),
-        (_set("columns", "key.data", "shape", to=[-8]), "negative offset or length"),
-        (_set("columns", "label", "offset", to=-8), "negative offset or length"),
+        (_set("columns", "key.data", "shape", to=[-8]), "length=-8 is not an integer"),
+        (_set("columns", "label", "offset", to=-8), "offset=-8 is not an integer"),
         (_drop("columns", "label"), "KeyError.'label'"),
         (_set("schema", 0, "kind", to="video"), "unknown kind 'video'"),
         (_set("schema", 0, "depth", to=16), "depth"),
         (_set("schema", 0, "channels", to=3.0), "channels, not 3.0"),
-        (_set("schema", 0, "mask", to="\ud800"), "mask is true or false"),
+        (_set("schema", 0, "mask", to="\ud800"), "a text has a lone surrogate"),
         (_set("schema", 1, "name", to="image"), "field 'image' stands twice"),
         (_set("schema", 1, "name", to="a-b"), "'a-b' is not a letter followed by"),
-        (_set("schema", 1, "classes", to=[1]), "Unicode text, not 1"),
+        (_set("schema", 1, "classes", to=[1]), "Unicode text without NUL, not 1"),
         (lambda document: [document], "TypeError"),
         (lambda document: "text", "TypeError"),
     ],
@@ -394,7 +394,8 @@ def test_headers_that_are_no_json_are_refused(shard: Path, text: bytes) -> None:
 @pytest.mark.parametrize("offset", [2**31, 2**63 - 1, 2**63, 2**64 - 8, 2**64, 10**30])
 def test_columns_beyond_the_end_of_the_file_are_refused(shard: Path, offset: int) -> None:
     forge(shard, header=_set("columns", "label", "offset", to=offset))
-    with pytest.raises(ShardCorruptError, match="column 'label' ends beyond the end of the file"):
+    message = "column 'label' ends beyond the end of the file|has more than 64 bits"
+    with pytest.raises((ShardCorruptError, FormatError), match=message):
         fastdata.open(shard)
 
 
@@ -425,7 +426,8 @@ def test_samples_beyond_counting_are_refused(tmp_path: Path, huge: int) -> None:
             document["columns"][name]["shape"] = [huge + 1]
 
     forge(path, header=change)
-    with pytest.raises(ShardCorruptError, match=r"'key.bounds' ends beyond the end of the file"):
+    message = "'key.bounds' ends beyond the end of the file|has more than 64 bits|is not an integer"
+    with pytest.raises((ShardCorruptError, FormatError), match=message):
         fastdata.open(path)
 
 
@@ -691,11 +693,14 @@ def test_a_manifest_that_is_no_json_is_refused(shards: Path, text: bytes) -> Non
         ),
         (_set("shards", 0, "file", to="\ud800"), "not the manifest"),
         *(
-            (_set("shards", 0, "num_samples", to=v), "cannot be true")
-            for v in (-1, 2**63, 10**30, "3", 1.5, None, float("nan"))
+            (_set("shards", 0, "num_samples", to=v), "is not an integer|64 bits|finite")
+            for v in (-1, 2**63, 10**30, "3", 1.5, None, True, float("nan"))
         ),
-        *((_set("shards", 0, "file_bytes", to=v), "cannot be true") for v in (0, 2**64, "1")),
-        (_set("shards", 0, "digest", to=7), "cannot be true"),
+        (_set("shards", 0, "file_bytes", to=0), "cannot be true"),
+        *((_set("shards", 0, "file_bytes", to=v), "an integer|64 bits") for v in (2**64, "1")),
+        *((_set("shards", 0, "digest", to=v), "hexadecimal digits") for v in (7, "zz", "A" * 32)),
+        (lambda document: document["shards"].append(document["shards"][0]), "shard.* twice"),
+        (_set("num_samples", to=3), "num_samples is not the sum"),
     ],
 )
 def test_manifests_that_cannot_be_are_refused(
@@ -707,10 +712,15 @@ def test_manifests_that_cannot_be_are_refused(
         fastdata.open(path)
 
 
+def _move_a_sample(document: dict[str, Any]) -> None:
+    for number, change in enumerate((-1, 1)):
+        document["shards"][number]["num_samples"] += change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("shards", 1, "num_samples", to=2), r"shard-00001.*it has 1 samples .* not 2 and"),
+        (_move_a_sample, r"shard-00000.*it has 3 samples .* not 2 and"),
         (_set("shards", 1, "digest", to="0" * 32), "this is not the shard that the manifest"),
         (_set("shards", 1, "file_bytes", to=10**6), "1000000 bytes were written but the file has"),
         (_set("shards", 1, "file", to="x" * 300), "this shard of the dataset is missing"),

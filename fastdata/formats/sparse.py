@@ -10,7 +10,6 @@ from fastdata.errors import FormatError, ShardCorruptError
 from fastdata.formats.layout import FOOTER_BYTES, Header, checksum, unpack_footer
 from fastdata.formats.reader import ShardReader
 from fastdata.storage import Entry, Store
-from fastdata.storage.contract import MOST_TEXT_BYTES
 
 __all__ = ["columns_only"]
 
@@ -58,8 +57,6 @@ def _copy(store: Store, entry: Entry, path: Path) -> None:
     tail = bytes(store.read(key, tail_start, size, tag=tag))
     footer = tail[-FOOTER_BYTES:]
     offset, length, expected = unpack_footer(footer, size, url)
-    if length > MOST_TEXT_BYTES:
-        raise FormatError(f"{url}: a header of {length:,} bytes is that of no shard")
     if offset >= tail_start:
         header = tail[offset - tail_start : offset - tail_start + length]
     else:
