@@ -217,13 +217,9 @@ def _is_text(value: object) -> bool:
 def _class_names(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if not names:
         return None
-    seen: set[str] = set()
     for name in names:
         if not _is_text(name) or "\0" in name:
             raise OptionError(f"class names are Unicode text without NUL, not {name!r:.100}")
-        if name in seen:
-            raise OptionError(f"two classes are called {name!r}: give each a name of its own")
-        seen.add(name)
     return tuple(names)
 
 
