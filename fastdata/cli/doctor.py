@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastdata.cli.options import json_options
+from fastdata.cli.options import bounded, json_options
 from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, FAILED, FOUND, INTERRUPTED, ScriptCommand, on_interruption
 from fastdata.errors import OptionError
@@ -58,7 +58,8 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=float,
+    callback=bounded("seconds"),
     default=300,
     show_default=True,
     metavar="S",
@@ -74,7 +75,8 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
 )
 @click.option(
     "--ranks",
-    type=click.IntRange(2),
+    type=int,
+    callback=bounded("ranks"),
     metavar="N",
     help="Watch N ranks on this machine, as torchrun starts them, and compare them; try nothing.",
 )
@@ -86,7 +88,8 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(1),
+    type=float,
+    callback=bounded("threshold"),
     default=1.05,
     show_default=True,
     metavar="X",

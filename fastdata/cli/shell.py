@@ -302,7 +302,7 @@ def _with_flags(message: str, command: click.Command) -> str:
             return match[3] or " ".join(filter(None, (flag, match[1], match[2])))
 
         # Without a value, only a name with an underscore is sure to be no word of the sentence.
-        value = r"(?:=(?:True\b|'([^']*)'|\{[^}]*\}|([\w.]*)))" + "?" * ("_" in name)
+        value = r"(?:=(?:True\b|'([^']*)'|\{[^}]*\}|([\w.-]*)))" + "?" * ("_" in name)
         pattern = rf"(?<![^\s(]){name}{value}(?!\w)(?: \(({flag}[^)]*)\))?"
         message = re.sub(pattern, written, message)
     return message

@@ -140,9 +140,7 @@ class Manifest:
                 if body["num_samples"] != sum(shard.num_samples for shard in shards):
                     raise ValueError("num_samples is not the sum of its shards'")
                 schema, digest = body["schema"], check_digest("digest", body["digest"])
-                return cls(
-                    Schema.from_json(schema), digest, shards, check_options(body["options"])
-                )
+                return cls(Schema.from_json(schema), digest, shards, check_options(body["options"]))
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place}: not the manifest of a fastdata dataset ({error}). "

@@ -27,6 +27,7 @@ from typing import Any
 import platformdirs
 import xxhash
 
+from fastdata.bounds import check_float, check_int, strict_json
 from fastdata.formats.layout import canonical_json
 from fastdata.regular_files import read_regular
 from fastdata.tuned_settings.settings import Settings, from_plain
@@ -95,6 +96,14 @@ class TunedSettings:
     """For workers of this kind, the fewest first."""
     streams: int | None = None
     """Requests at once to the store, where their number was measured."""
+
+    def __post_init__(self) -> None:
+        check_int("batch_size", self.batch_size)
+        if self.streams is not None:
+            check_int("streams", self.streams)
+        for name in ("supply", "demand"):
+            if getattr(self, name) is not None:
+                check_float(name, getattr(self, name))
 
     def __str__(self) -> str:
         return str(self.settings) + (f", {self.streams} streams" if self.streams else "")
@@ -201,7 +210,7 @@ def forget(*kept: Entry) -> int:
 def _read(path: Path) -> Entry | None:
     """Return the entry in a file; None if it is absent or, with a warning, foreign."""
     try:
-        document = json.loads(read_regular(path))
+        document = strict_json(read_regular(path))
         version = document.pop("fastdata_tuned", None) if isinstance(document, dict) else None
         if version is None:
             raise ValueError("it is no tuned result of fastdata's")
