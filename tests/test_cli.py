@@ -396,7 +396,7 @@ def test_wrong_options_are_exit_code_2(
         ),
         ("pack IMAGES a.tar", "With --container lmdb the file may have any name"),
         ("pack IMAGES a.lmdb --plan", "give --shard-size 1GB or --shards N\n"),
-        ("view PACKED --per-class 0", "error: --per-class 0 is not a number from 1 to 1,000"),
+        ("view PACKED --per-class 0", "error: --per-class 0 is not an integer from 1 to 1,000"),
         ("export PACKED out --shard-size 3", "--format folder has no shards: omit --shard-size\n"),
         (
             "subset PACKED a.lmdb",

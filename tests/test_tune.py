@@ -303,7 +303,7 @@ def test_what_only_the_caller_knows_is_measured_in_the_caller(
         ({"step_ms": -1}, "more than 0 seconds"),
         ({"seconds": 0}, "1 or more, not 0"),
         ({"seconds": float("inf")}, "1 or more, not inf"),
-        ({"max_workers": 0}, "int from 1 up"),
+        ({"max_workers": 0}, "max_workers=0 is not an integer from 1"),
         ({"trial_seconds": 0}, "above 0"),
     ],
 )

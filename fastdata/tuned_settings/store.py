@@ -27,7 +27,7 @@ from typing import Any
 import platformdirs
 import xxhash
 
-from fastdata.bounds import check_float, check_int, strict_json
+from fastdata.bounds import check_float, check_int
 from fastdata.formats.layout import canonical_json
 from fastdata.regular_files import read_regular
 from fastdata.tuned_settings.settings import Settings, from_plain
@@ -210,7 +210,7 @@ def forget(*kept: Entry) -> int:
 def _read(path: Path) -> Entry | None:
     """Return the entry in a file; None if it is absent or, with a warning, foreign."""
     try:
-        document = strict_json(read_regular(path))
+        document = json.loads(read_regular(path))
         version = document.pop("fastdata_tuned", None) if isinstance(document, dict) else None
         if version is None:
             raise ValueError("it is no tuned result of fastdata's")
