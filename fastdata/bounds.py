@@ -75,7 +75,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "ranks": (2, 1024),
     "threshold": (1.0, 1e6),
     "trial_seconds": _SECONDS,
-    "step_ms": (1e-3, 1e6),
+    "step_ms": (1e-3, 3.5e6),
     "steps": (1, 2**31 - 1),
     "supply": (0.0, 1e12),
     "demand": (0.0, 1e12),

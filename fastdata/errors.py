@@ -19,6 +19,7 @@ __all__ = [
     "LACKING",
     "PACKED",
     "PACK_ELSEWHERE",
+    "REMEDIES",
     "DatasetNotFoundError",
     "DestinationExistsError",
     "DestinationLockedError",
@@ -158,6 +159,21 @@ class MissingExtraError(FastdataError, ImportError):
     """An optional dependency is needed; the message has the install line."""
 
 
+REMEDIES = {
+    errno.EFBIG: "A limit of the size of a file is reached: raise it (ulimit -f unlimited), use a "
+    "drive that takes larger files, or several shards.",
+    errno.EMFILE: "Raise the limit of open files: ulimit -n 65536.",
+    errno.ENFILE: "The system has too many open files: close programs.",
+    errno.EAGAIN: "No more processes or threads can be started: use fewer workers, or raise the "
+    "limit (ulimit -u, pids.max of the container).",
+    errno.ENOSPC: "Make room there, or name a folder on another disk (TMPDIR=, for temporary "
+    "files).",
+    errno.EDQUOT: "Your quota there is used up: make room, or choose another disk.",
+    errno.EROFS: "Choose a folder that can be written.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+"""What helps against errors of the system."""
+
 _OF_DATA = frozenset(
     {
         errno.ENOENT,
@@ -200,7 +216,12 @@ def is_of_machine(error: BaseException | None) -> bool:
             return True
         # LMDB, torch and OpenCV have their own types; Python has none for threads.
         if type(error).__name__.endswith("MemoryError") or any(
-            text in str(error) for text in ("can't start new thread", "(-4:Insufficient memory)")
+            text in str(error)
+            for text in (
+                "can't start new thread",
+                "(-4:Insufficient memory)",
+                "DefaultCPUAllocator: can't allocate memory",
+            )
         ):
             return True
         error = error.__cause__
@@ -249,6 +270,9 @@ def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[N
         raise  # explained already
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno == errno.EFBIG:
+                remedy = remedy.removeprefix("Make room and ").removeprefix("Make room, ")
+                remedy = f"{REMEDIES[errno.EFBIG]} {remedy[:1].upper()}{remedy[1:]}"
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
         raise
 

@@ -384,7 +384,10 @@ def test_wrong_options_are_exit_code_2(
             "pack IMAGES PACKED",
             "already exists. Choose another destination, or pass --overwrite to",
         ),
-        ("pack IMAGES a.lmdb --quality 101", "error: --quality 101 is more than 100"),
+        (
+            "pack IMAGES a.lmdb --quality 101",
+            "error: --quality 101 is not an integer from 1 to 100",
+        ),
         (
             "pack IMAGES a.lmdb --codec keep --resize long",
             "--codec keep copies files byte for byte",
@@ -484,7 +487,8 @@ def test_a_full_disk_is_exit_code_5_and_the_same_command_goes_on(
     code = _FULL_DISK.format(words=words)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 5, done.stderr
-    assert "Make room and run the same command again" in done.stderr
+    assert "ulimit -f unlimited" in done.stderr
+    assert "Run the same command again" in done.stderr
     assert run_json(*words)["num_samples"] == 6
 
 
