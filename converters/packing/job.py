@@ -43,6 +43,7 @@ from fastdata.formats.writer import (
 from fastdata.own_files import (
     open_own_file,
 )
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular
 
 from ..base import Reject
@@ -196,10 +197,18 @@ def _as_reported(cell: str) -> str:
 def csv_line(*cells: object) -> bytes:
     """Return a line of a list of rejected samples."""
     text = io.StringIO()
-    # Python 3.10 cannot write NUL.
-    shown = (_no_formula(str(cell).replace("\0", "\\x00")) for cell in cells)
+    shown = (_no_formula(_visible(str(cell))) for cell in cells)
     csv.writer(text, lineterminator="\n").writerow(shown)
-    return text.getvalue().encode("utf-8", "replace")
+    return text.getvalue().encode()
+
+
+def _visible(cell: str) -> str:
+    """Return a cell without control characters, except tabs and line ends, which CSV quotes."""
+    if cell.isprintable():
+        return cell
+    return "".join(
+        part if part in "\t\n" else printable(part) for part in re.split(r"([\t\n])", cell)
+    )
 
 
 def _checksum(body: Any) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -138,7 +140,9 @@ def doctor_command(
             else:
                 report = examine(chosen, seconds=seconds, only=only, progress=progress)
         except ScriptFailedError as error:
-            raise click.ClickException(error.explained(str(chosen))) from error
+            why = error.explained(str(chosen))
+            full = os.strerror(errno.ENOSPC) in why
+            raise click.ClickException(why + _SCRATCH_IS_FULL * full) from error
     if as_json:
         emit_json(report.to_json())
     else:
@@ -153,6 +157,11 @@ def doctor_command(
         say("--check: no change has a verdict, for lack of time or because of noise")
         found = FAILED
     return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
+
+
+_SCRATCH_IS_FULL = (
+    "\n\nWhat a script writes goes to a scratch folder: TMPDIR=FOLDER names one with more room."
+)
 
 
 @contextlib.contextmanager
