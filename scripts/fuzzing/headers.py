@@ -27,6 +27,7 @@ import xxhash
 REPOSITORY = Path(__file__).parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests")]
 
+import test_fuzz  # noqa: E402
 from samples import EVERY_KIND, FOOTER, LABELLED, header_of, make_records, write_shard  # noqa: E402
 from test_fuzz import forge_one, load, mutate, originals, run_commands, run_in_child  # noqa: E402
 
@@ -39,6 +40,8 @@ from fastdata.errors import FastdataError  # noqa: E402
 
 AT_ONCE = 100
 """Datasets in one child."""
+
+test_fuzz.CHILD_SECONDS = 1200  # machines may be busy
 
 
 def open_headers(count: int, seed: int, folder: Path) -> int:
