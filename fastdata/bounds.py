@@ -1,18 +1,20 @@
-"""Bounds of the numbers that come from outside, and strict JSON.
+"""Bounds of numbers from outside, and strict JSON.
 
-`BOUNDS` is the one table of them.  Options, JSON files, headers of shards, messages between
-processes and environment variables are compared with it where they are parsed, so that no later
-code meets a number that it cannot work with.  The bounds are far above what is useful.  They keep
-sums and products within 64 bits, and threads and memory within what a machine has.
+`BOUNDS` is the only table.  Code that parses options, JSON files, headers of shards, messages or
+environment variables compares numbers with it, so later code meets no number that it cannot handle.
+The bounds lie far above useful values.  They keep sums and products within 64 bits, and limit
+threads, processes and memory.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from fastdata.errors import OptionError
@@ -20,117 +22,81 @@ from fastdata.printable import safe_repr
 
 __all__ = ["BOUNDS", "check_float", "check_int", "environment_int", "strict_json"]
 
-_COUNT: Final = 0, 2**62
-_SOME: Final = 1, 2**62
-_WORKERS: Final = 1024
-_SIDE: Final = 65_500  # the longest side of a JPEG that libjpeg writes
-_SECONDS: Final = 1e-3, 1e6
-
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+_GROUPS: Final[dict[str, tuple[float, float]]] = {
     # Batches and their order
-    "batch_size": (1, 2**31 - 1),
-    "count": _COUNT,
-    "block_size": _SOME,
-    "window_blocks": _SOME,
-    "lanes": _SOME,
-    "global_batch_size": _SOME,
-    "epoch": (0, 2**31 - 1),
-    "batch": _COUNT,
-    "batches": _COUNT,
+    "batch_size world_size steps": (1, 2**31 - 1),
+    "epoch rank": (0, 2**31 - 2),
     "seed": (0, 2**64),
-    # Ranks, workers, requests and the memory that they take
-    "rank": (0, 2**31 - 2),
-    "world_size": (1, 2**31 - 1),
-    "num_workers": (0, _WORKERS),
-    "max_workers": (1, _WORKERS),
-    "prefetch_factor": (1, 1024),
-    "depth": (1, 1024),
+    "count batch batches": (0, 2**62),
+    "block_size window_blocks lanes global_batch_size": (1, 2**62),
+    # What takes threads, processes, requests or memory
+    "num_workers": (0, 1024),
+    "max_workers prefetch_factor depth views": (1, 1024),
+    "ranks": (2, 1024),
     "streams": (1, 256),
-    "cache_bytes": _SOME,
-    "max_pixels": _SOME,
-    # Packing and exporting
+    "cache_bytes max_pixels": (1, 2**62),
+    # Packing and transforms; 65,500 is the longest side that libjpeg writes
+    "size min_size max_size target_size": (1, 65_500),
+    "padding": (0, 65_500),
     "quality": (1, 100),
     "shards": (1, 99_999),
-    "shard_size": _SOME,
-    "shard_bytes": _SOME,
-    "limit": _SOME,
-    "pack.seed": (0, 2**63 - 1),  # it is stored in JSON
-    # Transforms; the first is packing's, too
-    "size": (1, _SIDE),
-    "min_size": (1, _SIDE),
-    "max_size": (1, _SIDE),
-    "target_size": (1, _SIDE),
-    "padding": (0, _SIDE),
+    "shard_size shard_bytes limit": (1, 2**62),
+    "pack.seed": (0, 2**63 - 1),  # JSON holds it
     "kernel_size": (1, 1023),
-    "views": (1, 1024),
-    "mixture_width": (1, 1024),
-    "num_ops": (1, 1024),
-    "num_magnitude_bins": (1, 1_000_000),
+    "mixture_width num_ops": (1, 64),
+    "chain_depth": (-1, 64),
     "num_output_channels": (1, 3),
     "trials": (1, 10_000),
-    "num_classes": (1, 2**31 - 1),
+    "num_magnitude_bins num_classes": (1, 2**20),
     # Measuring and viewing
-    "seconds": _SECONDS,
-    "tune.seconds": (1.0, 1e6),
-    "ranks": (2, 1024),
-    "threshold": (1.0, 1e6),
-    "trial_seconds": _SECONDS,
+    "seconds trial_seconds": (1e-3, 1e6),
+    "tune.seconds threshold": (1.0, 1e6),
     "step_ms": (1e-3, 3.5e6),
-    "steps": (1, 2**31 - 1),
-    "supply": (0.0, 1e12),
-    "demand": (0.0, 1e12),
+    "supply demand": (0.0, 1e12),
     "per_class": (1, 1000),
     "max_samples": (1, 10_000),
     "thumbnail": (1, 1024),
-    # Shards, manifests and the state of a pack
-    "num_samples": _COUNT,
-    "blob_bytes": _COUNT,
-    "file_bytes": _COUNT,
-    "column_bytes": _COUNT,
+    # Files: shards, manifests, and what a cache has
+    "num_samples blob_bytes file_bytes column_bytes length": (0, 2**62),
     "offset": (0, 2**63 - 1),
-    "length": _COUNT,
-    "position": _COUNT,
-    "num_rejected": _COUNT,
-    "shard": _COUNT,
-    "part": _COUNT,
 }
-"""Least and greatest value by name.  What stands before a dot is not part of the name."""
+"""Names, and their least and greatest value."""
+
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    name: bounds for names, bounds in _GROUPS.items() for name in names.split()
+}
+"""Least and greatest value by name.  Text before a dot only tells two names apart."""
 
 
 def check_int(
     name: str, value: Any, *, also: str = "", error: type[Exception] = OptionError
 ) -> int:
-    """Return `value` as an int within its bounds, also NumPy's; `also` is what it may be besides.
+    """Return `value` as an int within its bounds, also one of NumPy; a bool is refused.
 
-    A bool is no number.
+    The message says what else, `also`, the caller accepts.
     """
     low, high = BOUNDS[name]
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or not low <= number <= high:
-        raise error(
-            f"{name.rpartition('.')[2]}={safe_repr(value):.100} is not {also}an integer from "
-            f"{low:,} to {high:,}"
-        )
-    return number
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            number = operator.index(value)
+            if low <= number <= high:
+                return number
+    raise error(f"{_named(name, value, also)} an integer from {low:,} to {high:,}")
 
 
-def check_float(
-    name: str, value: Any, *, also: str = "", error: type[Exception] = OptionError
-) -> float:
-    """Return `value` as a finite float within its bounds; `also` is what it may be besides."""
+def check_float(name: str, value: Any) -> float:
+    """Return `value` as a finite float within its bounds; `OptionError` for another one."""
     low, high = BOUNDS[name]
-    try:
-        number = None if isinstance(value, (bool, str, bytes)) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if number is None or not low <= number <= high:
-        raise error(
-            f"{name}={safe_repr(value):.100} is not {also}a number from {low:g} to {high:,.0f}"
-        )
-    return number
+    if not isinstance(value, (bool, str, bytes)):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+            if low <= number <= high:
+                return number
+    raise OptionError(f"{_named(name, value)} a number from {low:g} to {high:,.0f}")
+
+
+def _named(name: str, value: object, also: str = "") -> str:
+    return f"{name.rpartition('.')[2]}={safe_repr(value):.100} is not {also}".rstrip()
 
 
 def environment_int(variable: str, name: str) -> int | None:
@@ -151,10 +117,10 @@ def environment_int(variable: str, name: str) -> int | None:
 
 
 def strict_json(data: bytes) -> Any:
-    """Parse JSON in UTF-8 that was written by a program; anything odd is a `ValueError`.
+    """Parse JSON in UTF-8 of a program; odd JSON is a `ValueError`, deep JSON a `RecursionError`.
 
-    Refused are NaN and infinities, integers beyond 64 bits, a member that stands twice, and lone
-    surrogates.  What is nested too deeply is a `RecursionError`.
+    Odd are NaN, infinities, integers of more than 64 bits, a member that stands twice, and lone
+    surrogates.
     """
     text = data.decode()
     found = _STRICT.decode(text)
@@ -176,22 +142,17 @@ def _integer(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    number = float(text)
-    if number - number != 0:
+    if not math.isfinite(number := float(text)):
         raise ValueError(f"{text:.30} is not a finite number")
     return number
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    if len(found := dict(pairs)) < len(pairs):
         raise ValueError("a member of an object stands twice")
     return found
 
 
 _STRICT = json.JSONDecoder(
-    object_pairs_hook=_members,
-    parse_int=_integer,
-    parse_float=_number,
-    parse_constant=_number,
+    object_pairs_hook=_members, parse_int=_integer, parse_float=_number, parse_constant=_number
 )

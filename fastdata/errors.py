@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 from fastdata.printable import printable_lines
@@ -159,16 +160,16 @@ class MissingExtraError(FastdataError, ImportError):
     """An optional dependency is needed; the message has the install line."""
 
 
+_OPEN_FILES = "Raise the limit of open files: ulimit -n 65536."
+
 REMEDIES = {
-    errno.EFBIG: "A limit of the size of a file is reached: raise it (ulimit -f unlimited), use a "
-    "drive that takes larger files, or several shards.",
-    errno.EMFILE: "Raise the limit of open files: ulimit -n 65536.",
-    errno.ENFILE: "The system has too many open files: close programs.",
-    errno.EAGAIN: "No more processes or threads can be started: use fewer workers, or raise the "
-    "limit (ulimit -u, pids.max of the container).",
-    errno.ENOSPC: "Make room there, or name a folder on another disk (TMPDIR=, for temporary "
-    "files).",
-    errno.EDQUOT: "Your quota there is used up: make room, or choose another disk.",
+    errno.EFBIG: "The size of a file has a limit: raise it (ulimit -f unlimited), use a drive that "
+    "takes larger files, or several shards.",
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.EAGAIN: "No more processes or threads can start: use fewer workers, or raise ulimit -u.",
+    errno.ENOSPC: "Make room, or use another disk (TMPDIR=FOLDER for temporary files).",
+    errno.EDQUOT: "Your quota is used up: make room, or use another disk.",
     errno.EROFS: "Choose a folder that can be written.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
@@ -271,8 +272,8 @@ def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[N
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if error.errno == errno.EFBIG:
-                remedy = remedy.removeprefix("Make room and ").removeprefix("Make room, ")
-                remedy = f"{REMEDIES[errno.EFBIG]} {remedy[:1].upper()}{remedy[1:]}"
+                remedy = re.sub(r"Make room,? (and )?(.)", lambda m: m[2].upper(), remedy)
+                remedy = f"{REMEDIES[errno.EFBIG]} {remedy}"
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
         raise
 

@@ -141,8 +141,9 @@ def doctor_command(
                 report = examine(chosen, seconds=seconds, only=only, progress=progress)
         except ScriptFailedError as error:
             why = error.explained(str(chosen))
-            full = os.strerror(errno.ENOSPC) in why
-            raise click.ClickException(why + _SCRATCH_IS_FULL * full) from error
+            if os.strerror(errno.ENOSPC) in why:
+                why += "\n\nTMPDIR=FOLDER names another disk for what the script writes."
+            raise click.ClickException(why) from error
     if as_json:
         emit_json(report.to_json())
     else:
@@ -157,11 +158,6 @@ def doctor_command(
         say("--check: no change has a verdict, for lack of time or because of noise")
         found = FAILED
     return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
-
-
-_SCRATCH_IS_FULL = (
-    "\n\nWhat a script writes goes to a scratch folder: TMPDIR=FOLDER names one with more room."
-)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from fastdata.engine.epoch import LoaderStats, Passes, Position
 from fastdata.engine.rank_check import RankCheck
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.errors import OptionError
+from fastdata.printable import safe_repr
 from fastdata.records import RecordFormat
 from fastdata.sampling import Batches
 
@@ -302,7 +303,7 @@ class Loader(DataLoaderSurface):
             batch size; with ``seed=None``, if an epoch is under way with another seed.
         """
         if state.get("version") != 1:
-            raise OptionError(f"not the state of a loader of this version: {state!r}")
+            raise OptionError(f"not the state of a loader of this version: {safe_repr(state):.300}")
         for name in ("epoch", "batch"):
             check_int(name, state.get(name))
         self._resolve(final=False)
@@ -310,7 +311,7 @@ class Loader(DataLoaderSurface):
             self._take_seed(state.get("seed"))
         position = Position(state["epoch"], state["batch"])
         changed = [
-            f"{name} {state.get(name)!r}, but this loader has {value!r}"
+            f"{name} {safe_repr(state.get(name)):.100}, but this loader has {value!r}"
             for name, value in self._identity().items()
             if state.get(name) != value
         ]

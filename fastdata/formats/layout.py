@@ -64,6 +64,7 @@ FOOTER_BYTES: Final = FOOTER.size + 8
 
 _LONGEST_HEADER: Final = 1 << 28
 _NO_DIGIT: Final = re.compile("[^0-9a-f]")
+_KINDS: Final = [repr(["fastdata", VERSION, container]) for container in ("lmdb", "hdf5")]
 
 _HDF5_START: Final = b"\x89HDF\r\n\x1a\n"
 _LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
@@ -263,11 +264,9 @@ class Header:
         """Parse and check a header; `FormatError` if it is none that this release reads."""
         try:
             document = strict_json(data)
-            for name, valid in _FIXED.items():
-                if type(document[name]) is not type(valid[0]) or document[name] not in valid:
-                    raise ValueError(f"{name} is {document[name]!r:.100}")
-            if not isinstance(document["writer"], str):
-                raise ValueError(f"writer is {document['writer']!r:.100}")
+            fixed = [document[name] for name in ("format", "version", "container")]
+            if repr(fixed) not in _KINDS or not isinstance(document["writer"], str):
+                raise ValueError(f"{fixed!r:.100} of {document['writer']!r:.100}")
             schema = Schema.from_json(document["schema"])
             num_samples, blob_bytes = (
                 check_int(name, document[name], error=ValueError)
@@ -305,13 +304,6 @@ class Header:
                 f"{path}: the header is not that of a version-{VERSION} shard ({error!r:.300}). "
                 "The file is damaged; restore it from a copy or pack it again."
             ) from error
-
-
-_FIXED: Final[dict[str, tuple[Any, ...]]] = {
-    "format": ("fastdata",),
-    "version": (VERSION,),
-    "container": ("lmdb", "hdf5"),
-}
 
 
 def pack_footer(header_offset: int, header: bytes, file_size: int) -> bytes:

@@ -72,7 +72,7 @@ def open_remote(
                 'FASTDATA_STORAGE_OPTIONS is no JSON object, such as {"region": "eu-central-1"}'
             ) from error
     place = cache_dir or default_cache_folder()
-    most = cache_bytes or os.environ.get("FASTDATA_CACHE_BYTES") or None
+    most = os.environ.get("FASTDATA_CACHE_BYTES") or None if cache_bytes is None else cache_bytes
     if isinstance(most, str):
         nbytes = parse_bytes(f"{most}B" if most.isdecimal() else most)
     else:
