@@ -469,13 +469,12 @@ def test_a_stopped_pack_says_how_to_go_on_and_does(
 
 
 _FULL_DISK = """
-import os, resource, types
+import resource
 from fastdata.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-os.statvfs = lambda path: types.SimpleNamespace(f_bavail=0, f_frsize=4096)
 main({words!r})
 """
-"""A file cannot grow beyond a limit, which is what a full disk looks like from LMDB."""
+"""A file cannot grow beyond a limit, of which LMDB says what it says of a full disk."""
 
 
 @pytest.mark.parametrize("suffix", [".lmdb", ".h5"])

@@ -18,7 +18,9 @@ import lmdb
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 import xxhash
+from click.testing import CliRunner
 from PIL import Image
 from samples import (
     EVERY_KIND,
@@ -36,11 +38,13 @@ from samples import (
 )
 
 import fastdata
+from fastdata.cli import main
 from fastdata.codecs.blobs import encode_jpeg
 from fastdata.errors import (
     DatasetNotFoundError,
     FastdataError,
     FormatError,
+    OptionError,
     ShardCorruptError,
 )
 from fastdata.formats.reader import ShardReader, find_damage
@@ -380,6 +384,79 @@ def test_headers_that_cannot_be_are_refused(shard: Path, change: Any, message: s
         fastdata.open(shard)
 
 
+ODD_HEADERS = {
+    "NaN in options": _set("options", to={"x": float("nan")}),
+    "a lone surrogate in options": _set("options", to={"a": "\ud800"}),
+    "a list of lists in options": _set("options", to={"codec": [[1]]}),
+    "an object in options": _set("options", to={"size": [1, {}]}),
+    "a digest that is no hex": _set("digest", to="zz"),
+    "a digest in capitals": _set("digest", to="A" * 32),
+    "a short checksum": _set("columns", "label", "checksum", to="0" * 15),
+    "no classes": _set("schema", 1, "classes", to=[]),
+    "a text for classes": _set("schema", 1, "classes", to="abc"),
+    "NUL in a class": _set("schema", 1, "classes", to=["a", "b\0", "c"]),
+    "a bool for a number": _set("blob_bytes", to=True),
+    "a float for a number": _set("num_samples", to=6.0),
+    "a text for a number": _set("columns", "label", "offset", to="64"),
+    "another container": _set("container", to="tar"),
+    "another version": _set("version", to=1.0),
+    "a list for the writer": _set("writer", to=[]),
+    "a shape that is text": _set("columns", "label", "shape", to="6"),
+    "deep nesting": _set("more", to=[json.loads("[" * 500 + "]" * 500)]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_HEADERS)
+def test_odd_headers_end_every_command_with_path_and_reason(
+    tmp_path: Path, shard: Path, name: str
+) -> None:
+    forge(shard, header=ODD_HEADERS[name])
+    _refused_everywhere(tmp_path, shard, sound=name == "deep nesting")
+
+
+def test_a_member_that_stands_twice_is_refused(tmp_path: Path, shard: Path) -> None:
+    text = json.dumps(header_of(shard))
+    forge(shard, text=f'{text[:-1]}, "num_samples": 6}}'.encode())
+    _refused_everywhere(tmp_path, shard)
+
+
+def test_images_without_pixels_are_damage(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "shard.h5", make_records(codec="raw", size=(8, 8)))
+    put_blob(path, 0, b"", codec=0, height=0, width=0)
+    assert any("not an image" in reason for reason in map(str, damage(path)))
+    for words in (
+        ["merge", path, "o.lmdb"],
+        *(["export", path, "o", "--format", f] for f in FORMS),
+    ):
+        done = run_command(tmp_path, *words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "has 0 x 0 pixels" in done.stderr
+
+
+def run_command(folder: Path, *words: object) -> Any:
+    """Run a command of which everything that begins with an o is written to a folder."""
+    placed = [str(folder / word) if str(word)[0] == "o" else str(word) for word in words]
+    return CliRunner().invoke(main, placed)
+
+
+FORMS = ("folder", "webdataset", "tfrecord", "parquet")
+
+
+def _refused_everywhere(folder: Path, path: Path, *, sound: bool = False) -> None:
+    """Run every command on a shard; all say its path and that the header is wrong."""
+    for words in (
+        *(["info", path], ["view", path, "--html", "o.html"], ["merge", path, "o.lmdb"]),
+        *(["subset", path, "o2.lmdb", "--indices", "0:2"], ["pack", path, "o3.lmdb", "-q"]),
+        *(["export", path, f"o-{form}", "--format", form] for form in FORMS),
+    ):
+        done = run_command(folder, *words)
+        refused = f"{path.name}: the header is not that of a version-1 shard" in done.stderr
+        assert (done.exit_code, refused) == ((0, False) if sound else (1, True)), (
+            words,
+            done.stderr,
+        )
+
+
 @pytest.mark.parametrize(
     "text",
     [b"", b"{", b"null", b"\xff\xfe{", b"[" * 100_000, b"9" * 5000, b'{"schema": NaN}', b"\0" * 9],
@@ -609,6 +686,22 @@ def test_a_missing_shard_is_named(shards: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match=r"shard-00001\.\w+: this shard .* is missing"):
         fastdata.open(shards)
     assert len(fastdata.open([p for p in sorted(shards.glob("shard-*"))])) == 5
+
+
+def test_a_shard_that_is_there_twice_is_refused(tmp_path: Path, shards: Path) -> None:
+    one, two = sorted(shards.glob("shard-*"))[:2]
+    link, hard = tmp_path / f"link{one.suffix}", tmp_path / f"hard{one.suffix}"
+    link.symlink_to(one)
+    hard.hardlink_to(one)
+    spelled = f"{shards}/../{shards.name}/{one.name}"
+    for given in ([one, one], [two, one, link], [one, hard], [spelled, one], [shards, two]):
+        with pytest.raises(OptionError, match="is there twice"):
+            fastdata.open(given)
+        with pytest.raises(OptionError, match="is there twice"):
+            fastdata.merge(given, tmp_path / "o.lmdb", progress=False)
+    twice = torch.utils.data.ConcatDataset([fastdata.open(one)] * 2)
+    with fastdata.loader(twice, batch_size=1, num_workers=0) as loader:
+        assert sum(len(batch.label) for batch in loader) == 2 * len(fastdata.open(one))
 
 
 def test_swapped_shards_are_found_out(tmp_path: Path, container: str) -> None:
