@@ -863,3 +863,11 @@ def test_without_checks_bounds_are_still_kept(shard: Path) -> None:
     flip(shard, header_of(shard)["columns"]["image.length"]["offset"] + 7, 0x80)
     with pytest.raises(ShardCorruptError, match="beyond the data's end"):
         fastdata.open(shard, check=False)[0]
+
+
+def test_append_refuses_a_header_of_a_pack_that_cannot_be(tmp_path: Path, shard: Path) -> None:
+    other = write_shard(tmp_path / "other.lmdb", make_records(count=2))
+    for options in ({"quality": "x"}, {"size": [8, "a"]}, {"resize": []}, {"codec": None}):
+        forge(shard, header=_set("options", to=options))
+        with pytest.raises(FormatError, match=r"shard\..*says how it was packed: "):
+            fastdata.append(shard, other, num_workers=0, progress=False)
