@@ -82,7 +82,8 @@ def open_headers(count: int, seed: int, folder: Path) -> int:
             if sum(n for name, n in found.items() if name.startswith("WRONG")) <= 20:
                 print(header.decode(errors="replace")[:2000])
                 traceback.print_exc()
-    print(f"headers      {count:,} opened: {dict(found)}", flush=True)
+        if (number + 1) % 50_000 == 0 or number + 1 == count:
+            print(f"headers      {number + 1:,} opened: {dict(found)}", flush=True)
     return sum(n for name, n in found.items() if name.startswith("WRONG"))
 
 
