@@ -98,3 +98,12 @@ def test_lists_of_rejects_move_no_cursor(tmp_path: Path) -> None:
     assert report.rejects_path is not None
     assert not has_controls(report.rejects_path.read_text(encoding="utf-8"))
     assert [reject.key for reject in report.rejects] == [f"cat/bad{SHOWN} .jpg"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe\0key", b"a,b\n1,2\n", b"key\n1\n", b"key,reason\n" + b"x" * 200_000]
+)
+def test_a_list_of_rejects_may_be_anything(evil: Path, tmp_path: Path, data: bytes) -> None:
+    evil.with_name(f"{evil.name}.rejects.csv").write_bytes(data)
+    assert "likely a bug" not in run("view", evil, "--html", tmp_path / "v.html")
+    assert (tmp_path / "v.html").exists()

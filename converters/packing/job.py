@@ -22,6 +22,7 @@ removed after publishing.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -168,7 +169,9 @@ def checked_json(data: bytes) -> Any:
 def read_rejects(path: Path) -> list[Reject]:
     """Read a list of rejected samples; empty without a file."""
     try:
-        with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
+        with open(
+            path, newline="", errors="replace", encoding="utf-8", opener=open_regular
+        ) as file:
             return rejects_in(file)
     except FileNotFoundError:
         return []
@@ -176,8 +179,11 @@ def read_rejects(path: Path) -> list[Reject]:
 
 def rejects_in(lines: Iterable[str]) -> list[Reject]:
     """Return the samples in a list of rejects."""
-    rows = csv.DictReader(lines)
-    return [Reject(_as_reported(row["key"]), _as_reported(row["reason"])) for row in rows]
+    found = []
+    with contextlib.suppress(csv.Error):  # a file of another program may have the name
+        for row in csv.DictReader(lines):
+            found.append(Reject(*(_as_reported(row.get(n) or "") for n in ("key", "reason"))))
+    return found
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
