@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastdata.errors import FastdataError, OptionError, is_of_machine
-from fastdata.formats.layout import CODECS
+from fastdata.formats.layout import CODECS, FOOTER_BYTES, MAGIC
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage
+from fastdata.regular_files import read_piece
 from fastdata.schema import ImageField
 
 from .base import FieldSpec, Sample
@@ -103,8 +104,7 @@ def refuse_transform(dataset: Dataset) -> None:
 def _values(reader: ShardReader, row: int, schema: Any) -> Iterator[Any]:
     for name, field in schema.items():
         if isinstance(field, ImageField):
-            height = int(reader.column(f"{name}.height")[row])
-            width = int(reader.column(f"{name}.width")[row])
+            height, width = reader.size(name, row)
             codec = CODECS.index(reader.codec(name, row))
             checksum = int(reader.column(f"{name}.checksum")[row])
             yield EncodedImage(bytes(reader.blob(name, row)), codec, height, width, checksum)
@@ -122,10 +122,9 @@ def opened(location: Any) -> Dataset | None:
 
 
 def _is_shard(path: Path) -> bool:
-    try:
-        ShardReader(path)
+    try:  # by its end alone: of a damaged one, opening says what is wrong
+        return read_piece(path, FOOTER_BYTES, at_end=True).startswith(MAGIC)
     except (FastdataError, OSError) as error:
         if is_of_machine(error):
             raise
         return False
-    return True

@@ -424,8 +424,7 @@ def read_image(reader: ShardReader, name: str, field: ImageField, row: int) -> P
 
     For a single image, faster than `ShardImages`; its checksum is compared each time.
     """
-    height = int(reader.column(f"{name}.height")[row])
-    width = int(reader.column(f"{name}.width")[row])
+    height, width = reader.size(name, row)
     shape = height, width, field.channels
     try:
         data = reader.blob(name, row)

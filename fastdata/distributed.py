@@ -8,6 +8,7 @@ import sys
 
 from torch import distributed
 
+from fastdata.bounds import environment_int
 from fastdata.errors import OptionError
 
 __all__ = ["accelerate_in_use", "agreed_seed", "left_to_others", "rank_and_world_size"]
@@ -63,7 +64,7 @@ def left_to_others() -> bool:
         return True
     if _share_of_group() is not None:
         return False
-    if _number("WORLD_SIZE", 1) > 1:
+    if (environment_int("WORLD_SIZE", "world_size") or 1) > 1:
         log.warning(
             "WORLD_SIZE is %s, but no process group is initialised: each rank loads all samples of "
             "this dataset, which is not packed, unless Lightning or Accelerate divide them. "
@@ -98,12 +99,13 @@ def _share_of_group() -> tuple[int, int] | None:
 
 
 def _share_of_environment(final: bool) -> tuple[int, int]:
-    world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", -1)
-    if world_size <= 1:
+    world_size = environment_int("WORLD_SIZE", "world_size") or 1
+    if world_size == 1:
         return 0, 1
-    if rank == -1 and not final:
+    rank = environment_int("RANK", "rank")
+    if rank is None and not final:
         return 0, world_size
-    if not 0 <= rank < world_size:
+    if rank is None or rank >= world_size:
         raise OptionError(
             f"the environment has WORLD_SIZE={world_size} and RANK={os.environ.get('RANK')}, and "
             "no process group is initialised, so it is unknown which samples are this process's: "
@@ -118,11 +120,3 @@ def _share_of_environment(final: bool) -> tuple[int, int]:
             world_size,
         )
     return rank, world_size
-
-
-def _number(name: str, otherwise: int) -> int:
-    text = os.environ.get(name) or str(otherwise)
-    try:
-        return int(text)
-    except ValueError:
-        raise OptionError(f"the environment has {name}={text}, which is not a number") from None

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 from fastdata.printable import printable_lines
@@ -19,6 +20,7 @@ __all__ = [
     "LACKING",
     "PACKED",
     "PACK_ELSEWHERE",
+    "REMEDIES",
     "DatasetNotFoundError",
     "DestinationExistsError",
     "DestinationLockedError",
@@ -158,6 +160,21 @@ class MissingExtraError(FastdataError, ImportError):
     """An optional dependency is needed; the message has the install line."""
 
 
+_OPEN_FILES = "Raise the limit of open files: ulimit -n 65536."
+
+REMEDIES = {
+    errno.EFBIG: "The size of a file has a limit: raise it (ulimit -f unlimited), use a drive that "
+    "takes larger files, or several shards.",
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.EAGAIN: "No more processes or threads can start: use fewer workers, or raise ulimit -u.",
+    errno.ENOSPC: "Make room, or use another disk (TMPDIR=FOLDER for temporary files).",
+    errno.EDQUOT: "Your quota is used up: make room, or use another disk.",
+    errno.EROFS: "Choose a folder that can be written.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+"""What helps against errors of the system."""
+
 _OF_DATA = frozenset(
     {
         errno.ENOENT,
@@ -200,7 +217,12 @@ def is_of_machine(error: BaseException | None) -> bool:
             return True
         # LMDB, torch and OpenCV have their own types; Python has none for threads.
         if type(error).__name__.endswith("MemoryError") or any(
-            text in str(error) for text in ("can't start new thread", "(-4:Insufficient memory)")
+            text in str(error)
+            for text in (
+                "can't start new thread",
+                "(-4:Insufficient memory)",
+                "DefaultCPUAllocator: can't allocate memory",
+            )
         ):
             return True
         error = error.__cause__
@@ -249,6 +271,9 @@ def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[N
         raise  # explained already
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno == errno.EFBIG:
+                remedy = re.sub(r"Make room,? (and )?(.)", lambda m: m[2].upper(), remedy)
+                remedy = f"{REMEDIES[errno.EFBIG]} {remedy}"
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
         raise
 

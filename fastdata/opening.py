@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from fastdata.bounds import check_int
 from fastdata.dataset import Dataset
 from fastdata.errors import DatasetNotFoundError, FormatError, OptionError
 from fastdata.records import BatchFormat, RecordFormat
@@ -107,8 +108,8 @@ def open(
     >>> image, label = dataset[0]                    # doctest: +SKIP
     """
     record_format = RecordFormat(batch_format, names)
-    if max_pixels is not None and max_pixels < 1:
-        raise OptionError(f"max_pixels is None or an int from 1 up, not {max_pixels!r}")
+    if max_pixels is not None:
+        max_pixels = check_int("max_pixels", max_pixels, also="None or ")
     file_options = {
         "format": format,
         "channels": channels,

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
+from fastdata.bounds import check_int
 from fastdata.codecs.decoders import DecoderName
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.work import OnCorrupt
@@ -92,21 +93,9 @@ class LoaderOptions:
         context_of(self.multiprocessing_context)
         for name in ("drop_last", "even", "image_lists"):
             _check_choice(name, getattr(self, name), (True, False))
-        for name in ("rank", "world_size"):
-            value = getattr(self, name)
-            if value is not None and not hasattr(value, "__index__"):
-                raise OptionError(f"{name} is None or an int, not {value!r}")
         for name in ("pin_memory", "persistent_workers"):
             _check_choice(name, getattr(self, name), ("auto", True, False))
-        if self.num_workers != "auto":
-            _check_int("num_workers", self.num_workers, 0, '"auto" or ')
-        if self.prefetch_factor != "auto":
-            _check_int("prefetch_factor", self.prefetch_factor, 1, '"auto" or ')
-        _check_int("batch_size", self.batch_size, 1)
-        if self.seed is not None:
-            _check_int("seed", self.seed, 0, "None or ")
-        if self.max_pixels is not None:
-            _check_int("max_pixels", self.max_pixels, 1, "None or ")
+        self._check_numbers()
         self._check_order()
         self._check_cache()
         _ = self.target
@@ -150,6 +139,19 @@ class LoaderOptions:
                 "out rank and world_size"
             )
         return 0, 1
+
+    def _check_numbers(self) -> None:
+        """Make all numbers ints; raise `OptionError` for one out of its bounds."""
+        numbers: dict[str, tuple[Any, str]] = {
+            "batch_size": (..., ""),
+            "num_workers": ("auto", '"auto" or '),
+            "prefetch_factor": ("auto", '"auto" or '),
+        }
+        numbers |= dict.fromkeys(("seed", "max_pixels", "rank", "world_size"), (None, "None or "))
+        for name, (other, also) in numbers.items():
+            value = getattr(self, name)
+            if value is not other and not (isinstance(value, str) and value == other):
+                object.__setattr__(self, name, check_int(name, value, also=also))
 
     def _check_names(self) -> None:
         """Raise `OptionError` for an option that neither fastdata nor `DataLoader` has."""
@@ -226,11 +228,6 @@ class LoaderOptions:
                 f'cache is {self.cache!r}, which is for backend="cpu": DALI reads the packed '
                 "files; leave one out"
             )
-
-
-def _check_int(name: str, value: Any, least: int, also: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} is {also}an int from {least} up, not {value!r}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 __all__ = ["printable", "printable_lines", "safe_repr"]
@@ -40,3 +42,16 @@ def safe_repr(thing: Any, describe: Callable[[Any], str] = repr) -> str:
         return describe(thing)
     except Exception:
         return f"a {type(thing).__name__}"
+
+
+def _with_printable_arguments(record: logging.LogRecord) -> bool:
+    """Make what a message of the log shows of names and errors printable."""
+    kinds = (str, PurePath, BaseException)
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            printable_lines(one) if isinstance(one, kinds) else one for one in record.args
+        )
+    return True
+
+
+logging.getLogger("fastdata").addFilter(_with_printable_arguments)

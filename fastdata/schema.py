@@ -81,7 +81,7 @@ class ImageField:
     classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", _class_names(self.classes) or None)
+        object.__setattr__(self, "classes", _class_names(self.classes))
         if not _is_length(self.channels) or self.channels not in (1, 3):
             raise OptionError(
                 f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}"
@@ -161,7 +161,7 @@ class ArrayField:
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
         object.__setattr__(self, "shape", tuple(self.shape))
-        object.__setattr__(self, "classes", _class_names(self.classes) or None)
+        object.__setattr__(self, "classes", _class_names(self.classes))
         if not 1 <= len(self.shape) <= 8:
             raise OptionError(f"an array field has 1 to 8 dimensions, not {len(self.shape)}")
         for length in self.shape:
@@ -195,6 +195,10 @@ _OMITTED = {("array", "boxes"), ("array", "classes"), ("image", "classes")}
 """Attributes that are not stored where they are empty."""
 
 
+_LISTS = {"classes", "shape"}
+"""Attributes that are lists in JSON, and not empty ones."""
+
+
 # Schemas come out of files too, so types are checked where annotations promise them.
 
 
@@ -211,11 +215,11 @@ def _is_text(value: object) -> bool:
 
 
 def _class_names(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    if names is None:
+    if not names:
         return None
     for name in names:
-        if not _is_text(name):
-            raise OptionError(f"class names are valid Unicode text, not {name!r}")
+        if not _is_text(name) or "\0" in name:
+            raise OptionError(f"class names are Unicode text without NUL, not {name!r:.100}")
     return tuple(names)
 
 
@@ -360,9 +364,11 @@ class Schema(Mapping[str, Field]):
                     raise ValueError(f"field {name!r} stands twice")
                 if kind not in _KINDS:
                     raise ValueError(f"field {name!r} is of unknown kind {kind!r}")
-                for attribute in ("classes", "shape"):
-                    if isinstance(options.get(attribute), list):
-                        options[attribute] = tuple(options[attribute])
+                for attribute in _LISTS.intersection(options):
+                    content = options[attribute]
+                    if (content == [] or not isinstance(content, list)) and content is not None:
+                        raise ValueError(f"{attribute} of {name!r} is {content!r:.100}")
+                    options[attribute] = content and tuple(content)
                 fields[name] = _KINDS[kind](**options)
             return cls(fields, stored=True)
         except (TypeError, ValueError, KeyError, AttributeError) as error:

@@ -322,6 +322,7 @@ def open_shards(
             digests.append(digest)
     schema = _same_schema(schemas)
     digest = digests[0] if len(digests) == 1 else ""
+    _check_different(paths, entries, OptionError if len(digests) > 1 else FormatError)
     return ShardSet(
         paths,
         entries,
@@ -332,6 +333,22 @@ def open_shards(
         readers=readers,
         supplied=supplied,
     )
+
+
+def _check_different(
+    paths: Sequence[Path], entries: Sequence[ShardEntry], error: type[Exception]
+) -> None:
+    """Raise `error` if a shard is there twice, perhaps as a link or in another spelling."""
+    first: dict[tuple[int, int, str], Path] = {}
+    for path, entry in zip(paths, entries, strict=True) if len(paths) > 1 else ():
+        status = os.stat(path)
+        other = first.setdefault((status.st_dev, status.st_ino, entry.digest), path)
+        if other is not path:
+            raise error(
+                f"{path} is there twice{'' if other == path else f', also as {other}'}: its "
+                "samples would count twice. Name each shard once; to repeat samples on purpose, "
+                "use torch's ConcatDataset, or the option weights of fastdata.loader"
+            )
 
 
 def _found(

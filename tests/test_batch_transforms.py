@@ -497,7 +497,7 @@ def test_tones_of_flat_images_stay() -> None:
         (lambda: T.RandomErasing(scale=(0.1, 1.2)), "scale is a share"),
         (lambda: T.RandomErasing(value="noise"), "value is a number"),  # type: ignore[arg-type]
         (lambda: T.MixUp(0), "alpha is a number above 0, not 0"),
-        (lambda: T.CutMix(num_classes=0), "num_classes is a positive int"),
+        (lambda: T.CutMix(num_classes=0), "num_classes=0 is not an integer from 1"),
         (lambda: T.RandAugment(magnitude=31), "magnitude is an int from 0 to .* 30, not 31"),
         (lambda: T.RandAugment(interpolation="x"), "interpolation is"),  # type: ignore[arg-type]
         (lambda: T.TrivialAugmentWide(fill="x"), "fill is a number"),  # type: ignore[arg-type]

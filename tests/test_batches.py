@@ -225,10 +225,10 @@ def test_shares_are_those_of_the_distributed_sampler(drop_last: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 2.0}, r"batch_size is an int from 1 .*, not 2\.0"),
-        ({"batch_size": 1, "world_size": 0}, "world_size is an int from 1"),
+        ({"batch_size": 2.0}, r"batch_size=2\.0 is not an integer from 1 to"),
+        ({"batch_size": 1, "world_size": 0}, "world_size=0 is not an integer from 1"),
         ({"batch_size": 1, "rank": 2, "world_size": 2}, "rank is 0 to 1, not 2"),
-        ({"batch_size": 1, "rank": -1, "world_size": 2}, "rank is an int from 0 .*, not -1"),
+        ({"batch_size": 1, "rank": -1, "world_size": 2}, "rank=-1 is not an integer from 0"),
     ],
 )
 def test_bad_shares_are_refused(options: dict[str, Any], message: str) -> None:

@@ -18,7 +18,9 @@ import lmdb
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 import xxhash
+from click.testing import CliRunner
 from PIL import Image
 from samples import (
     EVERY_KIND,
@@ -36,11 +38,13 @@ from samples import (
 )
 
 import fastdata
+from fastdata.cli import main
 from fastdata.codecs.blobs import encode_jpeg
 from fastdata.errors import (
     DatasetNotFoundError,
     FastdataError,
     FormatError,
+    OptionError,
     ShardCorruptError,
 )
 from fastdata.formats.reader import ShardReader, find_damage
@@ -352,24 +356,24 @@ def test_headers_with_strange_values_raise_nothing_but_fastdata_errors(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("num_samples", to=-1), "num_samples is -1"),
+        (_set("num_samples", to=-1), "num_samples=-1 is not an integer"),
         (_set("num_samples", to=7), r"has the shape \(6,\)|has the shape \(7,\)"),
         (_set("num_samples", to=float("nan")), "ValueError"),
-        (_set("num_samples", to=float("inf")), "OverflowError"),
+        (_set("num_samples", to=float("inf")), "Infinity is not a finite number"),
         (_set("columns", "label", "dtype", to="|O"), "'label' has the dtype '|O'"),
         (_set("columns", "label", "dtype", to="(1,2"), "'label' has the dtype '.1,2'"),
         (_set("columns", "label", "dtype", to=">i8"), "'label' has the dtype '>i8'"),
         (_set("columns", "label", "shape", to=[6, 1]), r"'label' has the shape \(6, 1\)"),
-        (_set("columns", "key.data", "shape", to=[-8]), "negative offset or length"),
-        (_set("columns", "label", "offset", to=-8), "negative offset or length"),
+        (_set("columns", "key.data", "shape", to=[-8]), "length=-8 is not an integer"),
+        (_set("columns", "label", "offset", to=-8), "offset=-8 is not an integer"),
         (_drop("columns", "label"), "KeyError.'label'"),
         (_set("schema", 0, "kind", to="video"), "unknown kind 'video'"),
         (_set("schema", 0, "depth", to=16), "depth"),
         (_set("schema", 0, "channels", to=3.0), "channels, not 3.0"),
-        (_set("schema", 0, "mask", to="\ud800"), "mask is true or false"),
+        (_set("schema", 0, "mask", to="\ud800"), "a text has a lone surrogate"),
         (_set("schema", 1, "name", to="image"), "field 'image' stands twice"),
         (_set("schema", 1, "name", to="a-b"), "'a-b' is not a letter followed by"),
-        (_set("schema", 1, "classes", to=[1]), "Unicode text, not 1"),
+        (_set("schema", 1, "classes", to=[1]), "Unicode text without NUL, not 1"),
         (lambda document: [document], "TypeError"),
         (lambda document: "text", "TypeError"),
     ],
@@ -378,6 +382,79 @@ def test_headers_that_cannot_be_are_refused(shard: Path, change: Any, message: s
     forge(shard, header=change)
     with pytest.raises(FormatError, match=f"shard.*the header is not that .*{message}"):
         fastdata.open(shard)
+
+
+ODD_HEADERS = {
+    "NaN in options": _set("options", to={"x": float("nan")}),
+    "a lone surrogate in options": _set("options", to={"a": "\ud800"}),
+    "a list of lists in options": _set("options", to={"codec": [[1]]}),
+    "an object in options": _set("options", to={"size": [1, {}]}),
+    "a digest that is no hex": _set("digest", to="zz"),
+    "a digest in capitals": _set("digest", to="A" * 32),
+    "a short checksum": _set("columns", "label", "checksum", to="0" * 15),
+    "no classes": _set("schema", 1, "classes", to=[]),
+    "a text for classes": _set("schema", 1, "classes", to="abc"),
+    "NUL in a class": _set("schema", 1, "classes", to=["a", "b\0", "c"]),
+    "a bool for a number": _set("blob_bytes", to=True),
+    "a float for a number": _set("num_samples", to=6.0),
+    "a text for a number": _set("columns", "label", "offset", to="64"),
+    "another container": _set("container", to="tar"),
+    "another version": _set("version", to=1.0),
+    "a list for the writer": _set("writer", to=[]),
+    "a shape that is text": _set("columns", "label", "shape", to="6"),
+    "deep nesting": _set("more", to=[json.loads("[" * 500 + "]" * 500)]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_HEADERS)
+def test_odd_headers_end_every_command_with_path_and_reason(
+    tmp_path: Path, shard: Path, name: str
+) -> None:
+    forge(shard, header=ODD_HEADERS[name])
+    _refused_everywhere(tmp_path, shard, sound=name == "deep nesting")
+
+
+def test_a_member_that_stands_twice_is_refused(tmp_path: Path, shard: Path) -> None:
+    text = json.dumps(header_of(shard))
+    forge(shard, text=f'{text[:-1]}, "num_samples": 6}}'.encode())
+    _refused_everywhere(tmp_path, shard)
+
+
+def test_images_without_pixels_are_damage(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "shard.h5", make_records(codec="raw", size=(8, 8)))
+    put_blob(path, 0, b"", codec=0, height=0, width=0)
+    assert any("not an image" in reason for reason in map(str, damage(path)))
+    for words in (
+        ["merge", path, "o.lmdb"],
+        *(["export", path, "o", "--format", f] for f in FORMS),
+    ):
+        done = run_command(tmp_path, *words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "has 0 x 0 pixels" in done.stderr
+
+
+def run_command(folder: Path, *words: object) -> Any:
+    """Run a command of which everything that begins with an o is written to a folder."""
+    placed = [str(folder / word) if str(word)[0] == "o" else str(word) for word in words]
+    return CliRunner().invoke(main, placed)
+
+
+FORMS = ("folder", "webdataset", "tfrecord", "parquet")
+
+
+def _refused_everywhere(folder: Path, path: Path, *, sound: bool = False) -> None:
+    """Run every command on a shard; all say its path and that the header is wrong."""
+    for words in (
+        *(["info", path], ["view", path, "--html", "o.html"], ["merge", path, "o.lmdb"]),
+        *(["subset", path, "o2.lmdb", "--indices", "0:2"], ["pack", path, "o3.lmdb", "-q"]),
+        *(["export", path, f"o-{form}", "--format", form] for form in FORMS),
+    ):
+        done = run_command(folder, *words)
+        refused = f"{path.name}: the header is not that of a version-1 shard" in done.stderr
+        assert (done.exit_code, refused) == ((0, False) if sound else (1, True)), (
+            words,
+            done.stderr,
+        )
 
 
 @pytest.mark.parametrize(
@@ -394,7 +471,8 @@ def test_headers_that_are_no_json_are_refused(shard: Path, text: bytes) -> None:
 @pytest.mark.parametrize("offset", [2**31, 2**63 - 1, 2**63, 2**64 - 8, 2**64, 10**30])
 def test_columns_beyond_the_end_of_the_file_are_refused(shard: Path, offset: int) -> None:
     forge(shard, header=_set("columns", "label", "offset", to=offset))
-    with pytest.raises(ShardCorruptError, match="column 'label' ends beyond the end of the file"):
+    message = "column 'label' ends beyond the end of the file|has more than 64 bits"
+    with pytest.raises((ShardCorruptError, FormatError), match=message):
         fastdata.open(shard)
 
 
@@ -425,7 +503,8 @@ def test_samples_beyond_counting_are_refused(tmp_path: Path, huge: int) -> None:
             document["columns"][name]["shape"] = [huge + 1]
 
     forge(path, header=change)
-    with pytest.raises(ShardCorruptError, match=r"'key.bounds' ends beyond the end of the file"):
+    message = "'key.bounds' ends beyond the end of the file|has more than 64 bits|is not an integer"
+    with pytest.raises((ShardCorruptError, FormatError), match=message):
         fastdata.open(path)
 
 
@@ -446,7 +525,7 @@ LIES = [
     ({"image.codec": 255}, "unknown codec 255"),
     ({"image.codec": 0}, "are not a raw image of shape"),
     ({"image.codec": 2}, "an 8-bit PNG of shape"),
-    ({"image.height": 0}, r"the image has shape .*, the columns say \(0, "),
+    ({"image.height": 0}, r"the image has shape .*, the columns say \(0, |has \d+ x 0 pixels"),
     ({"image.width": 1}, r"the image has shape .*, the columns say \(\d+, 1, 3\)"),
     ({"image.height": 2**32 - 1, "image.width": 2**32 - 1}, "the columns say"),
     ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 0}, "not a raw"),
@@ -609,6 +688,22 @@ def test_a_missing_shard_is_named(shards: Path) -> None:
     assert len(fastdata.open([p for p in sorted(shards.glob("shard-*"))])) == 5
 
 
+def test_a_shard_that_is_there_twice_is_refused(tmp_path: Path, shards: Path) -> None:
+    one, two = sorted(shards.glob("shard-*"))[:2]
+    link, hard = tmp_path / f"link{one.suffix}", tmp_path / f"hard{one.suffix}"
+    link.symlink_to(one)
+    hard.hardlink_to(one)
+    spelled = f"{shards}/../{shards.name}/{one.name}"
+    for given in ([one, one], [two, one, link], [one, hard], [spelled, one], [shards, two]):
+        with pytest.raises(OptionError, match="is there twice"):
+            fastdata.open(given)
+        with pytest.raises(OptionError, match="is there twice"):
+            fastdata.merge(given, tmp_path / "o.lmdb", progress=False)
+    twice = torch.utils.data.ConcatDataset([fastdata.open(one)] * 2)
+    with fastdata.loader(twice, batch_size=1, num_workers=0) as loader:
+        assert sum(len(batch.label) for batch in loader) == 2 * len(fastdata.open(one))
+
+
 def test_swapped_shards_are_found_out(tmp_path: Path, container: str) -> None:
     records = make_records(count=4, codec="raw", size=(8, 8))
     path = write_shards(tmp_path / "shards", [records[:2], records[2:]], container=container)
@@ -691,11 +786,14 @@ def test_a_manifest_that_is_no_json_is_refused(shards: Path, text: bytes) -> Non
         ),
         (_set("shards", 0, "file", to="\ud800"), "not the manifest"),
         *(
-            (_set("shards", 0, "num_samples", to=v), "cannot be true")
-            for v in (-1, 2**63, 10**30, "3", 1.5, None, float("nan"))
+            (_set("shards", 0, "num_samples", to=v), "is not an integer|64 bits|finite")
+            for v in (-1, 2**63, 10**30, "3", 1.5, None, True, float("nan"))
         ),
-        *((_set("shards", 0, "file_bytes", to=v), "cannot be true") for v in (0, 2**64, "1")),
-        (_set("shards", 0, "digest", to=7), "cannot be true"),
+        (_set("shards", 0, "file_bytes", to=0), "cannot be true"),
+        *((_set("shards", 0, "file_bytes", to=v), "an integer|64 bits") for v in (2**64, "1")),
+        *((_set("shards", 0, "digest", to=v), "hexadecimal digits") for v in (7, "zz", "A" * 32)),
+        (lambda document: document["shards"].append(document["shards"][0]), "shard.* twice"),
+        (_set("num_samples", to=3), "num_samples is not the sum"),
     ],
 )
 def test_manifests_that_cannot_be_are_refused(
@@ -707,10 +805,15 @@ def test_manifests_that_cannot_be_are_refused(
         fastdata.open(path)
 
 
+def _move_a_sample(document: dict[str, Any]) -> None:
+    for number, change in enumerate((-1, 1)):
+        document["shards"][number]["num_samples"] += change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("shards", 1, "num_samples", to=2), r"shard-00001.*it has 1 samples .* not 2 and"),
+        (_move_a_sample, r"shard-00000.*it has 3 samples .* not 2 and"),
         (_set("shards", 1, "digest", to="0" * 32), "this is not the shard that the manifest"),
         (_set("shards", 1, "file_bytes", to=10**6), "1000000 bytes were written but the file has"),
         (_set("shards", 1, "file", to="x" * 300), "this shard of the dataset is missing"),
@@ -760,3 +863,11 @@ def test_without_checks_bounds_are_still_kept(shard: Path) -> None:
     flip(shard, header_of(shard)["columns"]["image.length"]["offset"] + 7, 0x80)
     with pytest.raises(ShardCorruptError, match="beyond the data's end"):
         fastdata.open(shard, check=False)[0]
+
+
+def test_append_refuses_a_header_of_a_pack_that_cannot_be(tmp_path: Path, shard: Path) -> None:
+    other = write_shard(tmp_path / "other.lmdb", make_records(count=2))
+    for options in ({"quality": "x"}, {"size": [8, "a"]}, {"resize": []}, {"codec": None}):
+        forge(shard, header=_set("options", to=options))
+        with pytest.raises(FormatError, match=r"shard\..*says how it was packed: "):
+            fastdata.append(shard, other, num_workers=0, progress=False)

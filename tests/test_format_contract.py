@@ -222,8 +222,8 @@ def test_schemas_of_any_names_and_kinds(tmp_path: Path, container: str, schema: 
         (lambda: ImageField(classes=("a",)), "class names only if it is a mask"),
         (lambda: ImageField(mask="yes"), "mask is true or false, not 'yes'"),  # type: ignore[arg-type]
         (lambda: ScalarField("complex64"), "dtype 'complex64' is not one of"),
-        (lambda: ScalarField(classes=("a", 1)), "Unicode text, not 1"),  # type: ignore[arg-type]
-        (lambda: ScalarField(classes=("a", "\udcff")), "Unicode text, not '.udcff'"),
+        (lambda: ScalarField(classes=("a", 1)), "text without NUL, not 1"),  # type: ignore[arg-type]
+        (lambda: ScalarField(classes=("a", "\udcff")), "text without NUL, not '.udcff'"),
         (lambda: ArrayField("float32", ()), "1 to 8 dimensions, not 0"),
         (lambda: ArrayField("float32", (1,) * 9), "1 to 8 dimensions, not 9"),
         (lambda: ArrayField("float32", (-1,)), "non-negative int or None, not -1"),

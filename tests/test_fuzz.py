@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 import torch
 import xxhash
+from click.testing import CliRunner
 from samples import (
     EVERY_KIND,
     SUFFIXES,
@@ -43,6 +44,8 @@ from samples import (
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
+from fastdata.cli import main
+from fastdata.cli.options import EXPORT_FORMATS
 from fastdata.errors import FastdataError
 from fastdata.verifying import verify
 
@@ -212,6 +215,7 @@ def mutate(value: Any, random: np.random.Generator) -> Any:
         float(random.normal()),
         float("nan"),
         float("inf"),
+        -0.0,
         None,
         True,
         "",
@@ -395,6 +399,70 @@ def test_damaged_images_without_checks_do_no_harm(
                 dataset[index]
 
     run_in_child((2000 + seed for seed in seeds), run)
+
+
+def commands(path: Path, sound: Path, out: Path) -> list[list[list[Any]]]:
+    """Return all that is done with a dataset: ways of each command, which write to `out`."""
+    quick = ["--workers", 0, "--quiet"]
+    return [
+        [["info", path], ["info", path, "--json"]],
+        [["verify", path, "--quiet"]],
+        [["view", path, "--html", out / "view.html", "--quiet"]],
+        [["export", path, out / form, "--format", form, "-q"] for form in EXPORT_FORMATS[:2]],
+        [["export", path, out / form, "--format", form, "-q"] for form in EXPORT_FORMATS[2:]],
+        [
+            ["merge", path, out / "merged.lmdb", "--quiet"],
+            ["merge", sound, path, out / "both.h5", "--on-error", "report", "--quiet"],
+        ],
+        [
+            ["subset", path, out / "some.lmdb", "--indices", "0:3", "--quiet"],
+            ["subset", path, out / "class.h5", "--classes", "bee", "--quiet"],
+            ["subset", path, out / "parts", "--divide", "a=0.5", "--divide", "b=0.5", "--quiet"],
+        ],
+        [
+            ["pack", path, out / "again.lmdb", "--size", 8, *quick],
+            ["pack", path, out / "kept.h5", "--resize", "none", "--codec", "keep", *quick],
+        ],
+        [["append", path, sound, *quick], ["append", shutil.copy(sound, out), path, *quick]],
+    ]
+
+
+def run_commands(path: Path, sound: Path, out: Path, number: int) -> None:
+    """Run every command on a dataset, by one of its ways; none may be surprised."""
+    out.mkdir()
+    for ways in commands(path, sound, out):
+        words = [str(word) for word in ways[number % len(ways)]]
+        done = CliRunner().invoke(main, [*words, "--traceback"])
+        assert "This is likely a bug" not in done.stderr, (words, done.stderr)
+        assert done.exit_code in (0, 1, 2, 3), (words, done.exit_code, done.stderr)
+    shutil.rmtree(out)
+
+
+def forge_one(original: Path, folder: Path, random: np.random.Generator) -> Path:
+    """Copy a dataset, and change it in one to three places; all checksums are right."""
+    path, files = copy_of(original, folder)
+    for _ in range(int(random.integers(1, 4))):
+        if path.is_dir() and random.random() < 0.5:
+            forge_manifest(path, lambda document: mutate(document, random))
+        else:
+            with contextlib.suppress(FastdataError, LookupError, TypeError, ValueError):
+                attack(files[-1], random)
+    return path
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, EXAMPLES // 3), marks=pytest.mark.fuzz)]
+)
+def test_no_command_is_surprised_by_forged_datasets(
+    originals: list[Path], tmp_path: Path, seeds: range
+) -> None:
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        path = forge_one(originals[seed % len(originals)], tmp_path, random)
+        run_commands(path, originals[seed // 3 % 2], tmp_path / "out", seed)
+        load(path, seed, check=True)
+
+    run_in_child((4000 + seed for seed in seeds), run)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_lanes_divide_the_batch_of_all_ranks() -> None:
     assert found == {128: 64, 100: 50, 60: 60, 7: 7, 131: 1}
     with pytest.raises(OptionError, match="4 lanes do not divide a batch of 6 samples"):
         BlockShuffled(10, 0, 1, 1, 4, 6)
-    with pytest.raises(OptionError, match="lanes is an int from 1"):
+    with pytest.raises(OptionError, match="lanes=0 is not an integer from 1"):
         BlockShuffle(lanes=0)
 
 

@@ -167,7 +167,7 @@ def test_skip_leaves_out_batches_of_the_next_pass_alone(truth: list[str]) -> Non
         assert digests(it.skip(1).skip(2)) == truth[13:15]
         assert digests(it.skip(9)) == []
         assert digests(it) == truth[20:25]
-        with pytest.raises(OptionError, match="batches is an int from 0 up, not -1"):
+        with pytest.raises(OptionError, match="batches=-1 is not an integer from 0"):
             it.skip(-1)
 
 
@@ -419,7 +419,7 @@ def test_a_seed_that_is_given_is_not_torchs(truth: list[str]) -> None:
     torch.manual_seed(123)
     assert digests(made()) == truth[:5]
     assert digests(made(seed=1)) != truth[:5]
-    with pytest.raises(OptionError, match="seed is None or an int from 0 up, not 'x'"):
+    with pytest.raises(OptionError, match="seed='x' is not None or an integer from 0"):
         made(seed="x")
 
 
@@ -599,7 +599,7 @@ def test_a_drawn_seed_is_not_replaced_under_an_epoch_that_is_under_way(cache: An
         with pytest.raises(OptionError, match="an epoch is under way"):
             resumed.load_state_dict(state)
         begun.close()  # type: ignore[attr-defined]
-        with pytest.raises(OptionError, match="seed is an int from 0 up, not 'x'"):
+        with pytest.raises(OptionError, match="seed='x' is not an integer from 0"):
             resumed.load_state_dict({**state, "seed": "x"})
         resumed.load_state_dict(state)
         assert digests(resumed) == rest

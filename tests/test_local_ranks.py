@@ -28,7 +28,6 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, 1),
         ({"LOCAL_WORLD_SIZE": "4", "SLURM_STEP_TASKS_PER_NODE": "1"}, 4),
-        ({"LOCAL_WORLD_SIZE": "x"}, 1),
         ({"LOCAL_WORLD_SIZE": "0"}, 1),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "OMPI_COMM_WORLD_SIZE": "12"}, 3),
         ({"MPI_LOCALNRANKS": "2"}, 2),

@@ -551,8 +551,8 @@ def test_a_gpu_that_is_not_there_is_said(cuda: torch.device) -> None:
     ("given", "message"),
     [
         ({"iterable": 3}, "takes an iterable of batches, not int"),
-        ({"depth": 0}, "depth is an int from 1 up, not 0"),
-        ({"depth": True}, "depth is an int"),
+        ({"depth": 0}, "depth=0 is not an integer from 1"),
+        ({"depth": True}, "depth=True is not an integer"),
         ({"transform": 5}, "is no callable"),
     ],
 )

@@ -679,8 +679,8 @@ def test_an_error_while_stages_are_measured_puts_everything_back() -> None:
         ({"loader": 3}, "not int"),
         ({"loader": []}, "gave no batch"),
         ({"loader": [1], "step": 3}, "no callable"),
-        ({"loader": [1], "steps": 0}, "from 1 up, not 0"),
-        ({"loader": [1], "seconds": 0}, "above 0, not 0"),
+        ({"loader": [1], "steps": 0}, "steps=0 is not an integer from 1"),
+        ({"loader": [1], "seconds": 0}, "seconds=0 is not a number from 0.001"),
         ({"loader": iter([torch.zeros(2)])}, "ended before anything"),
     ],
 )

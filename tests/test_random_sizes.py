@@ -122,8 +122,8 @@ def test_a_crop_makes_batches_of_one_size(pack: Path) -> None:
     [
         (lambda: T.RandomResize(20, 20), "max_size must be greater than min_size 20, not 20"),
         (lambda: T.RandomShortestSize([]), r"min_size is an int or a list of int, not \[\]"),
-        (lambda: T.RandomShortestSize([4, 0]), "min_size is a positive int, not 0"),
-        (lambda: T.RandomShortestSize(4, max_size=-1), "max_size is a positive int, not -1"),
+        (lambda: T.RandomShortestSize([4, 0]), "min_size=0 is not an integer from 1"),
+        (lambda: T.RandomShortestSize(4, max_size=-1), "max_size=-1 is not an integer from 1"),
         (lambda: T.ScaleJitter((4, 4), (2, 1)), "scale_range is a pair with 0 < low <= high"),
         (lambda: T.ScaleJitter(8, interpolation="x"), "interpolation"),  # type: ignore[arg-type]
     ],

@@ -344,9 +344,9 @@ def test_a_state_of_other_content_is_refused(places: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epoch": -1}, "epoch is an int from 0 up, not -1"),
-        ({"batch": 1.5}, "batch is an int from 0 up, not 1.5"),
-        ({"batch": None}, "batch is an int from 0 up, not None"),
+        ({"epoch": -1}, "epoch=-1 is not an integer from 0"),
+        ({"batch": 1.5}, "batch=1.5 is not an integer"),
+        ({"batch": None}, "batch=None is not an integer"),
         ({"version": 2}, "not the state of a loader of this version"),
         ({"version": None}, "not the state of a loader of this version"),
     ],

@@ -89,3 +89,21 @@ def test_cells_of_rejects_are_no_formulas(tmp_path: Path, key: str) -> None:
     assert row["key"][0] not in "=+-@\t\r"
     assert row["key"] in (f"{key}/bad.jpg", f"'{key}/bad.jpg")
     assert [reject.key for reject in report.rejects] == [f"{key}/bad.jpg"]
+
+
+def test_lists_of_rejects_move_no_cursor(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "images", 4, classes=["cat", "dog"])
+    (root / "cat" / f"bad{EVIL}\r.jpg").write_bytes(b"no image")
+    report = fastdata.pack(root, tmp_path / "x.lmdb", **QUICK)
+    assert report.rejects_path is not None
+    assert not has_controls(report.rejects_path.read_text(encoding="utf-8"))
+    assert [reject.key for reject in report.rejects] == [f"cat/bad{SHOWN} .jpg"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe\0key", b"a,b\n1,2\n", b"key\n1\n", b"key,reason\n" + b"x" * 200_000]
+)
+def test_a_list_of_rejects_may_be_anything(evil: Path, tmp_path: Path, data: bytes) -> None:
+    evil.with_name(f"{evil.name}.rejects.csv").write_bytes(data)
+    assert "likely a bug" not in run("view", evil, "--html", tmp_path / "v.html")
+    assert (tmp_path / "v.html").exists()

@@ -654,7 +654,7 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: T.RandomResizedCrop(0), "size is a positive int, not 0"),
+        (lambda: T.RandomResizedCrop(0), "size=0 is not an integer from 1 to 65,500"),
         (lambda: T.RandomResizedCrop((1, 2, 3)), "pair"),
         (lambda: T.RandomResizedCrop(9, scale=(0.5, 0.1)), "0 < low <= high"),
         (lambda: T.RandomResizedCrop(9, ratio=3), "ratio is a pair"),
@@ -666,8 +666,8 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
         (lambda: T.Resize(9, interpolation=None), "bilinear, bicubic, nearest, not None"),
         (lambda: T.RandAugment(interpolation=3), r"nearest, bilinear, not 3 \(bicubic\)"),
         (lambda: T.RandomResizedCrop(9, antialias="yes"), "antialias is True, False or None"),
-        (lambda: T.CenterCrop("9"), "positive int"),
-        (lambda: T.RandomCrop(9, padding=-1), "ints from 0 up"),
+        (lambda: T.CenterCrop("9"), "is not an integer from 1"),
+        (lambda: T.RandomCrop(9, padding=-1), "padding=-1 is not an integer from 0"),
         (lambda: T.RandomCrop(9, padding=(1, 2, 3)), "a pair or four ints"),
         (lambda: T.Resize(9, max_size=9), "greater than size"),
         (lambda: T.Resize((9, 9), max_size=12), "leave it out"),

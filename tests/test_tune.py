@@ -300,11 +300,11 @@ def test_what_only_the_caller_knows_is_measured_in_the_caller(
         ({"step": sleep, "step_ms": 3}, "give the step, or its length"),
         ({"step": "resnet5"}, "one of resnet18"),
         ({"step": 3}, "3 is no callable"),
-        ({"step_ms": -1}, "more than 0 seconds"),
-        ({"seconds": 0}, "1 or more, not 0"),
-        ({"seconds": float("inf")}, "1 or more, not inf"),
-        ({"max_workers": 0}, "int from 1 up"),
-        ({"trial_seconds": 0}, "above 0"),
+        ({"step_ms": -1}, "step_ms=-1 is not a number from"),
+        ({"seconds": 0}, "seconds=0 is not a number from 1"),
+        ({"seconds": float("inf")}, "seconds=inf is not a number from 1"),
+        ({"max_workers": 0}, "max_workers=0 is not an integer from 1"),
+        ({"trial_seconds": 0}, "trial_seconds=0 is not a number"),
     ],
 )
 def test_wrong_arguments_are_said(options: dict[str, Any], words: str) -> None:
@@ -558,7 +558,7 @@ def test_ctrl_c_at_the_command_prints_what_there_is(
     [
         (["--crop", "x"], "neither a number"),
         (["--model", "alexnet"], "Invalid value for '--model'"),
-        (["--seconds", "0"], "1 or more"),
+        (["--seconds", "0"], "--seconds 0.0 is not a number from 1"),
         (["--model", "resnet18", "--step-ms", "3"], "give the step, or its length"),
     ],
 )

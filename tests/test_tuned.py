@@ -350,9 +350,13 @@ def test_where_nothing_is_kept_nothing_is_described(
 def test_workers_beyond_reason_are_not_started(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(data, Settings(100_000), **WITH)
-    assert chosen(data, **WITH)[0] == loader_options.default_workers()
-    assert "100000 workers" in caplog.text
+    for settings, why in (
+        (Settings(1000), "1000 workers"),
+        (Settings(1, prefetch_factor=100), "a prefetch_factor of 100"),
+    ):
+        keep(data, settings, **WITH)
+        assert chosen(data, **WITH)[0] == loader_options.default_workers()
+        assert why in caplog.text
 
 
 def test_it_is_said_once(data: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -558,6 +562,11 @@ def damaged(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]
         damaged(lambda document: document["tuned"]["settings"].update(num_workers=-1)),
         damaged(lambda document: document["tuned"]["settings"].update(num_workers="7")),
         damaged(lambda document: document["tuned"]["settings"].update(prefetch_factor=0)),
+        damaged(lambda document: document["tuned"]["settings"].update(prefetch_factor=10**9)),
+        damaged(lambda document: document["tuned"]["settings"].update(num_workers=10**9)),
+        damaged(lambda document: document["tuned"].update(streams=10**6)),
+        damaged(lambda document: document["tuned"].update(batch_size=10**30)),
+        damaged(lambda document: document["tuned"].update(supply=float("nan"))),
         damaged(lambda document: document["tuned"]["settings"].update(worker_method="fibre")),
         damaged(lambda document: document["tuned"]["settings"].update(backend="gpu")),
         damaged(lambda document: document["tuned"]["settings"].update(pin_memory=1)),

@@ -217,8 +217,8 @@ def test_bars_are_counts() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"per_class": 0}, "per_class=0 is not a number from 1"),
-        ({"max_samples": 10**9}, "max_samples=1000000000 is not a number from 1 to 10,000"),
+        ({"per_class": 0}, "per_class=0 is not an integer from 1"),
+        ({"max_samples": 10**9}, "max_samples=1000000000 is not an integer from 1 to 10,000"),
         ({"thumbnail": 5000}, "thumbnail=5000"),
     ],
 )

@@ -274,7 +274,7 @@ def test_views_that_make_no_sense_are_refused(transform: Any, fields: Any, messa
     "given", [(), (2,), (0, [CROP]), ((2, [CROP]), 3), (2, [CROP], 8, [FLIP]), (True, [CROP])]
 )
 def test_views_are_numbers_and_lists(given: Any) -> None:
-    with pytest.raises(OptionError, match=r"Views takes a number|views is a positive int"):
+    with pytest.raises(OptionError, match=r"Views takes a number|views=.* is not an integer"):
         T.Views(*given)
 
 

@@ -25,6 +25,7 @@ from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.dataset import Dataset
 from fastdata.errors import (
     FastdataError,
+    FormatError,
     JobChangedError,
     OptionError,
     full_disk_explained,
@@ -44,6 +45,7 @@ from ..packed import PackedSource
 from ..packing.driver import files_read, pack
 from ..packing.job import read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
+from ..packing.options import EncodeOptions
 from ..packing.report import PackReport
 from ..reading.locations import folder_at, folders_in, is_pattern
 from .class_numbers import fitted
@@ -204,10 +206,15 @@ def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: i
 
 def _packed_with(dataset: Dataset) -> dict[str, Any]:
     """Return how the images of a dataset were resized and encoded, as options of `pack`."""
-    stored = next(iter(dataset.shards)).header.options
+    shard = next(iter(dataset.shards))
+    stored = shard.header.options
     options = {name: stored[name] for name in _ENCODING if name in stored}
     if isinstance(options.get("size"), list):
         options["size"] = tuple(options["size"])
+    try:
+        EncodeOptions(**options)
+    except (OptionError, TypeError) as error:
+        raise FormatError(f"{shard.path}: its header says how it was packed: {error}") from error
     return options
 
 

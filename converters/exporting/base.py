@@ -56,8 +56,7 @@ class PackedSample(NamedTuple):
 
     def size(self, name: str) -> tuple[int, int]:
         """Return the height and width of an image."""
-        height, width = (self.shard.column(f"{name}.{s}")[self.row] for s in ("height", "width"))
-        return int(height), int(width)
+        return self.shard.size(name, self.row)
 
     def image_file(self, name: str) -> bytes | memoryview:
         """Return an image as a file: the stored bytes, or raw pixels as PNG."""

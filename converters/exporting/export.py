@@ -155,8 +155,6 @@ def export(
         )
     kind = FORMATS[format]
     limit = parse_shard_size(shard_size)
-    if min(limit.values(), default=1) < 1:
-        raise OptionError(f"shard_size={shard_size!r} is less than 1")
     if limit and not kind.shard_bytes:
         raise OptionError(f"format={format!r} has no shards: omit shard_size")
     limit = limit or {"shard_bytes": kind.shard_bytes}

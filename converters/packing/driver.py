@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import psutil
 
+from fastdata.bounds import check_int
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import (
@@ -233,8 +234,8 @@ def pack(
     )
     if on_error not in ("report", "stop"):
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
-    if num_workers is not None and num_workers < 0:
-        raise OptionError(f"num_workers={num_workers} is negative")
+    if num_workers is not None:
+        num_workers = check_int("num_workers", num_workers)
     if in_parts:
         _check_step(source, options, part, executor, overwrite)
     else:

@@ -22,6 +22,7 @@ removed after publishing.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -43,6 +44,7 @@ from fastdata.formats.writer import (
 from fastdata.own_files import (
     open_own_file,
 )
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular
 
 from ..base import Reject
@@ -167,7 +169,9 @@ def checked_json(data: bytes) -> Any:
 def read_rejects(path: Path) -> list[Reject]:
     """Read a list of rejected samples; empty without a file."""
     try:
-        with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
+        with open(
+            path, newline="", errors="replace", encoding="utf-8", opener=open_regular
+        ) as file:
             return rejects_in(file)
     except FileNotFoundError:
         return []
@@ -175,8 +179,11 @@ def read_rejects(path: Path) -> list[Reject]:
 
 def rejects_in(lines: Iterable[str]) -> list[Reject]:
     """Return the samples in a list of rejects."""
-    rows = csv.DictReader(lines)
-    return [Reject(_as_reported(row["key"]), _as_reported(row["reason"])) for row in rows]
+    found = []
+    with contextlib.suppress(csv.Error):  # a file of another program may have the name
+        for row in csv.DictReader(lines):
+            found.append(Reject(*(_as_reported(row.get(n) or "") for n in ("key", "reason"))))
+    return found
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -196,10 +203,18 @@ def _as_reported(cell: str) -> str:
 def csv_line(*cells: object) -> bytes:
     """Return a line of a list of rejected samples."""
     text = io.StringIO()
-    # Python 3.10 cannot write NUL.
-    shown = (_no_formula(str(cell).replace("\0", "\\x00")) for cell in cells)
+    shown = (_no_formula(_visible(str(cell))) for cell in cells)
     csv.writer(text, lineterminator="\n").writerow(shown)
-    return text.getvalue().encode("utf-8", "replace")
+    return text.getvalue().encode()
+
+
+def _visible(cell: str) -> str:
+    """Return a cell without control characters, except tabs and line ends, which CSV quotes."""
+    if cell.isprintable():
+        return cell
+    return "".join(
+        part if part in "\t\n" else printable(part) for part in re.split(r"([\t\n])", cell)
+    )
 
 
 def _checksum(body: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from fastdata.bounds import check_int
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, did_you_mean
@@ -26,11 +27,10 @@ def _check_choice(name: str, value: object, kind: Any) -> None:
         )
 
 
-def _check_range(name: str, value: object, low: int, high: int | None = None) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise OptionError(f"{name}={value!r} is not an integer of at least {low}")
-    if high is not None and value > high:
-        raise OptionError(f"{name}={value!r} is more than {high}")
+def _check_numbers(options: object, *names: str) -> None:
+    """Make numbers ints; raise `OptionError` for one out of its bounds."""
+    for name in names:
+        object.__setattr__(options, name, check_int(name, getattr(options, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,12 @@ class EncodeOptions:
         size = tuple(given) if isinstance(given, (tuple, list)) else ()
         if len(size) != 2:
             raise OptionError(f"size={self.size!r} is neither an int nor (height, width)")
-        for side in size:
-            _check_range("size", side, 1, 65500)
+        size = tuple(check_int("size", side) for side in size)
         object.__setattr__(self, "size", size)
         _check_choice("resize", self.resize, Resize)
         _check_choice("filter", self.filter, Filter)
         _check_choice("codec", self.codec, Codec)
-        _check_range("quality", self.quality, 1, 100)
-        _check_range("max_pixels", self.max_pixels, 1)
+        _check_numbers(self, "quality", "max_pixels")
         if self.channels not in (1, 3):
             raise OptionError(f"channels={self.channels!r} is neither 3 nor 1")
         if self.resize in ("short", "long") and size[0] != size[1]:
@@ -102,13 +100,11 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         _check_choice("container", self.container, Container)
-        _check_range("shards", self.shards, 1, 99_999)
-        for name in ("shard_size", "shard_bytes", "limit"):
-            if getattr(self, name) is not None:
-                _check_range(name, getattr(self, name), 1)
+        optional = ("shard_size", "shard_bytes", "limit")
+        _check_numbers(self, "shards", *(n for n in optional if getattr(self, n) is not None))
         if self.shards > 1 and (self.shard_size or self.shard_bytes):
             raise OptionError("shards= and shard_size= exclude each other: give one")
-        _check_range("seed", self.seed, 0, 2**63 - 1)
+        object.__setattr__(self, "seed", check_int("pack.seed", self.seed))
 
     @property
     def many(self) -> bool:
@@ -128,13 +124,13 @@ def parse_shard_size(value: int | str | None) -> dict[str, int]:
     if value is None:
         return {}
     if isinstance(value, int):
-        return {"shard_size": value}
+        return {"shard_size": check_int("shard_size", value)}
     text = str(value).strip()
-    if text.isascii() and text.isdigit():
-        return {"shard_size": int(text)}
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        return {"shard_size": check_int("shard_size", int(text))}
     nbytes = parse_bytes(text)
     if nbytes is None:
         raise OptionError(
-            f"shard_size={value!r} is neither a number of samples nor bytes such as '2GB'"
+            f"shard_size={value!r:.100} is neither a number of samples nor bytes such as '2GB'"
         )
-    return {"shard_bytes": nbytes}
+    return {"shard_bytes": check_int("shard_bytes", nbytes)}

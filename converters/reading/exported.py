@@ -21,7 +21,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastdata.bounds import strict_json
 from fastdata.errors import FormatError, SourceError
+from fastdata.formats.layout import check_options
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..base import FieldSpec
@@ -123,6 +125,8 @@ def _read(path: Path, format: str) -> Exported | None:
             raise ValueError('"stored_as" has an entry that is no name')
         if options is not None and not isinstance(options, dict):
             raise ValueError('"packed_with" is no object')
+        if options is not None:  # it becomes a part of a header
+            options = check_options(strict_json(json.dumps(options).encode()))
     except (ValueError, FormatError) as error:
         raise _error(path, str(error)) from error
     return Exported(path, schema, {name: places[name] for name in schema}, options)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from fastdata.cli.options import json_options
+from fastdata.cli.options import bounded, json_options
 from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, FAILED, FOUND, INTERRUPTED, ScriptCommand, on_interruption
 from fastdata.errors import OptionError
@@ -57,7 +59,8 @@ because of noise; 2 wrong usage; 4 FILE is not a page of fastdata; 130 Ctrl-C.""
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=float,
+    callback=bounded("seconds"),
     default=300,
     show_default=True,
     metavar="S",
@@ -79,7 +82,8 @@ because of noise; 2 wrong usage; 4 FILE is not a page of fastdata; 130 Ctrl-C.""
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(1),
+    type=float,
+    callback=bounded("threshold"),
     default=1.05,
     show_default=True,
     metavar="X",
@@ -130,7 +134,10 @@ def doctor_command(
                 chosen, seconds=seconds, only=only, progress=progress, unprotected=unprotected
             )
         except ScriptFailedError as error:
-            raise click.ClickException(error.explained(str(chosen))) from error
+            why = error.explained(str(chosen))
+            if os.strerror(errno.ENOSPC) in why:
+                why += "\n\nTMPDIR=FOLDER names another disk for what the script writes."
+            raise click.ClickException(why) from error
     if as_json:
         emit_json(report.to_json())
     else:

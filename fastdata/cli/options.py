@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from fastdata.bounds import BOUNDS, check_float, check_int
 from fastdata.errors import did_you_mean
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "WORKER_METHODS",
     "Choice",
     "Command",
+    "bounded",
     "copy_options",
     "grouped_options",
     "json_options",
@@ -194,6 +196,16 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[_Command], _Comman
         return command
 
     return add
+
+
+def bounded(name: str) -> Callable[[Any, Any, Any], Any]:
+    """Return the callback of an option that has the bounds of this name."""
+
+    def check(context: Any, parameter: Any, value: Any) -> Any:
+        whole = isinstance(BOUNDS[name][0], int)
+        return value if value is None else (check_int if whole else check_float)(name, value)
+
+    return check
 
 
 def _as_dict(context: Any, parameter: Any, pairs: tuple[tuple[str, str], ...]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import os
 import signal
@@ -18,6 +17,7 @@ import click
 from fastdata.cli.options import (
     WORKER_METHODS,
     Choice,
+    bounded,
     json_options,
     parse_workers,
 )
@@ -31,7 +31,6 @@ from fastdata.cli.target import (
     target_options,
     users_code,
 )
-from fastdata.errors import OptionError
 from fastdata.printable import printable
 
 __all__ = ["profile_command"]
@@ -58,7 +57,13 @@ Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong 
 
 @click.command("profile", epilog=_EPILOG, short_help="Tell where the time of training goes.")
 @click.argument("target", metavar="TARGET")
-@click.option("--batch-size", type=click.IntRange(1), metavar="N", help=f"[default: {BATCH_SIZE}]")
+@click.option(
+    "--batch-size",
+    type=int,
+    callback=bounded("batch_size"),
+    metavar="N",
+    help=f"[default: {BATCH_SIZE}]",
+)
 @target_options
 @click.option(
     "--num-workers",
@@ -72,7 +77,8 @@ Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong 
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=float,
+    callback=bounded("seconds"),
     default=30,
     show_default=True,
     metavar="S",
@@ -95,8 +101,6 @@ def profile_command(
     """Train on TARGET for a while, and tell whether that waits for data, and what would mend it."""
     import fastdata
 
-    if not 0 < seconds < math.inf:  # click lets nan pass
-        raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
     if html is not None:
         from fastdata.pages import check_page_path
 

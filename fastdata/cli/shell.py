@@ -18,6 +18,7 @@ code  meaning
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -31,6 +32,7 @@ import click
 
 from fastdata.cli.output import emit, emit_json, leave_stdout, say
 from fastdata.errors import (
+    REMEDIES,
     DestinationExistsError,
     DestinationLockedError,
     DiskFullError,
@@ -39,6 +41,7 @@ from fastdata.errors import (
     OptionError,
     SourceError,
     did_you_mean,
+    is_of_machine,
 )
 from fastdata.installing import check_not_replaced
 from fastdata.printable import printable_lines
@@ -248,7 +251,8 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         # Without Python's "[Errno 28]", which means nothing to a user.
         place = f"{error.filename}: " if error.filename is not None else ""
-        return _paragraph(f"{place}{error.strerror}"), code
+        remedy = "" if isinstance(error, FastdataError) else REMEDIES.get(error.errno, "")
+        return _paragraph(f"{place}{error.strerror}{'. ' * bool(remedy)}{remedy}"), code
     if isinstance(error, SourceError):  # it may show a tree and commands, a line each
         return printable_lines(error), code
     if isinstance(error, (FastdataError, OSError)):
@@ -256,6 +260,9 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
     said = f": {error}" if str(error) else ""
     if isinstance(error, MemoryError):
         return _paragraph(f"there is not enough memory{said}"), code
+    if is_of_machine(error):
+        remedy = f". {REMEDIES[errno.EAGAIN]}" if "thread" in said else ""
+        return _paragraph(f"this machine or a limit does not allow it{said}{remedy}"), code
     text = (
         f"unexpected {type(error).__name__}{said}. This is likely a bug in fastdata: please report "
         "it with the output of --traceback."
@@ -310,7 +317,7 @@ def _with_flags(message: str, command: click.Command) -> str:
             return match[3] or " ".join(filter(None, (flag, match[1], match[2])))
 
         # Without a value, only a name with an underscore is sure to be no word of the sentence.
-        value = r"(?:=(?:True\b|'([^']*)'|\{[^}]*\}|([\w.]*)))" + "?" * ("_" in name)
+        value = r"(?:=(?:True\b|'([^']*)'|\{[^}]*\}|([\w.-]*)))" + "?" * ("_" in name)
         pattern = rf"(?<![^\s(]){name}{value}(?!\w)(?: \(({flag}[^)]*)\))?"
         message = re.sub(pattern, written, message)
     return message

@@ -20,6 +20,7 @@ import click
 from fastdata.cli.options import (
     MODELS,
     Choice,
+    bounded,
     option_group,
     parse_crop,
     split_option,
@@ -58,7 +59,8 @@ target_options = option_group(
     click.option("--model", type=Choice(MODELS), help="The step is a training step of this model."),
     click.option(
         "--step-ms",
-        type=click.FloatRange(0, min_open=True),
+        type=float,
+        callback=bounded("step_ms"),
         metavar="MS",
         help="The step is a wait of so many milliseconds.",
     ),

@@ -265,7 +265,7 @@ def check_header(data: memoryview, codec: str, shape: tuple[int, int, int]) -> N
 
 
 def _check_raw(data: memoryview, shape: tuple[int, int, int]) -> None:
-    if len(data) != shape[0] * shape[1] * shape[2]:
+    if 0 in shape or len(data) != shape[0] * shape[1] * shape[2]:
         raise ImageError(f"{len(data)} bytes are not a raw image of shape {shape}")
 
 

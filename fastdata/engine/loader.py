@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from fastdata.bounds import check_int
 from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.backend import Backend
 from fastdata.engine.contracts import BatchOrder, PackedData
@@ -25,6 +26,7 @@ from fastdata.engine.epoch import LoaderStats, Passes, Position
 from fastdata.engine.rank_check import RankCheck
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.errors import OptionError
+from fastdata.printable import safe_repr
 from fastdata.records import RecordFormat
 from fastdata.sampling import Batches
 
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Pipeline
 
 log = logging.getLogger("fastdata")
+
+_MOST_RANKS = 1 << 16
+"""Numbers of ranks that a message looks through."""
 
 __all__ = ["Assemble", "Loader", "LoaderStats"]
 
@@ -238,7 +243,7 @@ class Loader(DataLoaderSurface):
         A place in this epoch that was loaded, or skipped to, is kept; another epoch starts at its
         first batch.  An iterator that has given no batch yet is of this epoch too.
         """
-        _check_count("epoch", epoch)
+        check_int("epoch", epoch)
         position = self._passes.upcoming()
         if epoch != position.epoch:
             position = Position(epoch, 0)
@@ -249,7 +254,7 @@ class Loader(DataLoaderSurface):
 
         They count from the place of a loaded state, if there is one.
         """
-        _check_count("batches", batches)
+        check_int("batches", batches)
         position = self._passes.upcoming()
         self._passes.set_next(Position(position.epoch, position.batch + batches))
         return self
@@ -298,15 +303,15 @@ class Loader(DataLoaderSurface):
             batch size; with ``seed=None``, if an epoch is under way with another seed.
         """
         if state.get("version") != 1:
-            raise OptionError(f"not the state of a loader of this version: {state!r}")
+            raise OptionError(f"not the state of a loader of this version: {safe_repr(state):.300}")
         for name in ("epoch", "batch"):
-            _check_count(name, state.get(name))
+            check_int(name, state.get(name))
         self._resolve(final=False)
         if self._options.seed is None and state.get("seed") != self._seed:
             self._take_seed(state.get("seed"))
         position = Position(state["epoch"], state["batch"])
         changed = [
-            f"{name} {state.get(name)!r}, but this loader has {value!r}"
+            f"{name} {safe_repr(state.get(name)):.100}, but this loader has {value!r}"
             for name, value in self._identity().items()
             if state.get(name) != value
         ]
@@ -344,13 +349,13 @@ class Loader(DataLoaderSurface):
             return ""
         if size > 0 and size % ranks == 0:
             return f" (batch_size={size // ranks} on {ranks} ranks has the same batches)"
-        fitting = [number for number in range(1, size + 1) if size % number == 0]
+        fitting = [n for n in range(1, min(size, _MOST_RANKS) + 1) if size % n == 0]
         near = sorted(sorted(fitting, key=lambda number: abs(number - ranks))[:2])
         return f" ({' or '.join(map(str, near))} ranks have the same batches, {ranks} cannot)"
 
     def _take_seed(self, seed: Any) -> None:
         """Take the seed of a state in place of one that was drawn."""
-        _check_count("seed", seed)
+        check_int("seed", seed)
         if self._passes.under_way:
             raise OptionError(
                 "the state was taken with another seed than this loader has drawn (seed=None), and "
@@ -478,10 +483,8 @@ def _other(dataset: Any, transform: Any) -> bool:
 
 def _samples_a_batch(identity: dict[str, Any]) -> int | None:
     """Return the global batch size of a state."""
-    size, parts = identity.get("global_batch_size"), identity.get("world_size", 1)
-    return size * parts if isinstance(size, int) and isinstance(parts, int) else None
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise OptionError(f"{name} is an int from 0 up, not {value!r}")
+    size = identity.get("global_batch_size")
+    if size is None:
+        return None
+    parts = check_int("world_size", identity.get("world_size", 1))
+    return check_int("global_batch_size", size) * parts

@@ -12,6 +12,7 @@ image.  So reading needs no container library and is the same for all.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ import numpy as np
 import xxhash
 
 from fastdata import __version__
+from fastdata.bounds import check_int, strict_json
 from fastdata.errors import FormatError, ShardCorruptError
 from fastdata.installing import UPGRADE
 from fastdata.schema import (
@@ -42,6 +44,8 @@ __all__ = [
     "Header",
     "StoredColumn",
     "canonical_json",
+    "check_digest",
+    "check_options",
     "checksum",
     "column_specs",
     "content_digest",
@@ -57,6 +61,10 @@ MAGIC: Final = b"FASTDATA"
 FOOTER = struct.Struct("<8sIIQQQQ8x")
 FOOTER_BYTES: Final = FOOTER.size + 8
 """magic, version, flags, header offset/length/checksum, file size, 8 spare, own checksum."""
+
+_LONGEST_HEADER: Final = 1 << 28
+_NO_DIGIT: Final = re.compile("[^0-9a-f]")
+_KINDS: Final = [repr(["fastdata", VERSION, container]) for container in ("lmdb", "hdf5")]
 
 _HDF5_START: Final = b"\x89HDF\r\n\x1a\n"
 _LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
@@ -173,6 +181,27 @@ def canonical_json(document: object) -> bytes:
     return text.encode()
 
 
+def check_digest(name: str, value: Any, digits: int = 32) -> str:
+    """Return the digest or checksum that a file gives; `ValueError` unless it has these digits."""
+    if not isinstance(value, str) or len(value) != digits or _NO_DIGIT.search(value):
+        raise ValueError(f"{name} is {value!r:.100}, not {digits} hexadecimal digits")
+    return value
+
+
+def check_options(options: Any) -> dict[str, Any]:
+    """Return how a dataset was packed; `ValueError` unless it is one object of plain values.
+
+    A value is a text, a number, true, false, null, or a list of these.
+    """
+    if not isinstance(options, dict):
+        raise ValueError(f"options is {options!r:.100}, not an object")
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, (dict, list)):
+                raise ValueError(f"the option {name!r} is {value!r:.100}, which is nested")
+    return options
+
+
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
     """Where a column's bytes are, and what they hash to (16 hex digits)."""
@@ -234,41 +263,45 @@ class Header:
     def from_bytes(cls, data: bytes, path: Path | str) -> Header:
         """Parse and check a header; `FormatError` if it is none that this release reads."""
         try:
-            document = json.loads(data)
+            document = strict_json(data)
+            fixed = [document[name] for name in ("format", "version", "container")]
+            if repr(fixed) not in _KINDS or not isinstance(document["writer"], str):
+                raise ValueError(f"{fixed!r:.100} of {document['writer']!r:.100}")
             schema = Schema.from_json(document["schema"])
-            num_samples = int(document["num_samples"])
-            if num_samples < 0:
-                raise ValueError(f"num_samples is {num_samples}")
+            num_samples, blob_bytes = (
+                check_int(name, document[name], error=ValueError)
+                for name in ("num_samples", "blob_bytes")
+            )
             columns = {}
             for name, spec in column_specs(schema).items():
                 entry = document["columns"][name]
-                column = StoredColumn(
-                    dtype=str(entry["dtype"]),
-                    shape=tuple(int(n) for n in entry["shape"]),
-                    offset=int(entry["offset"]),
-                    checksum=str(entry["checksum"]),
-                )
                 # First of all the dtype: NumPy is not to see one from the file.
-                if column.dtype != spec.dtype.str:
-                    raise ValueError(f"column {name!r} has the dtype {column.dtype!r}")
+                if entry["dtype"] != spec.dtype.str:
+                    raise ValueError(f"column {name!r} has the dtype {entry['dtype']!r:.100}")
+                if not isinstance(entry["shape"], list):
+                    raise ValueError(f"column {name!r} has the shape {entry['shape']!r:.100}")
+                column = StoredColumn(
+                    dtype=spec.dtype.str,
+                    shape=tuple(check_int("length", n, error=ValueError) for n in entry["shape"]),
+                    offset=check_int("offset", entry["offset"], error=ValueError),
+                    checksum=check_digest(f"the checksum of {name!r}", entry["checksum"], 16),
+                )
                 expected = spec.shape(num_samples, column.nbytes if spec.row_shape is None else 0)
                 if column.shape != expected:
                     raise ValueError(f"column {name!r} has the shape {column.shape}")
-                if column.offset < 0 or min(column.shape, default=0) < 0:
-                    raise ValueError(f"column {name!r} has a negative offset or length")
                 columns[name] = column
             return cls(
-                container=str(document["container"]),
+                container=document["container"],
                 num_samples=num_samples,
                 schema=schema,
-                digest=str(document["digest"]),
-                blob_bytes=int(document["blob_bytes"]),
-                options=dict(document["options"]),
+                digest=check_digest("digest", document["digest"]),
+                blob_bytes=blob_bytes,
+                options=check_options(document["options"]),
                 columns=columns,
             )
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise FormatError(
-                f"{path}: the header is not that of a version-{VERSION} shard ({error!r}). "
+                f"{path}: the header is not that of a version-{VERSION} shard ({error!r:.300}). "
                 "The file is damaged; restore it from a copy or pack it again."
             ) from error
 
@@ -315,4 +348,6 @@ def unpack_footer(footer: bytes, file_size: int, path: Path | str) -> tuple[int,
             f"{path}: {size} bytes were written but the file has {file_size}. "
             "It was cut or extended; restore it from a copy or pack it again."
         )
+    if length > _LONGEST_HEADER:
+        raise FormatError(f"{path}: a header of {length:,} bytes is that of no shard")
     return offset, length, header_checksum

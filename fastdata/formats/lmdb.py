@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from fastdata.errors import LACKING, OptionError, SourceError, drive_explained
+from fastdata.errors import OptionError, SourceError, drive_explained
 from fastdata.formats.layout import CODECS
 from fastdata.formats.lmdb_pages import Entry, LmdbFile
 from fastdata.formats.writer import (
@@ -67,7 +68,7 @@ class LmdbShardWriter(ShardWriter):
             size = self._checked_size() if state else 0
             if not size:
                 os.close(create_own(self.path))
-            with disk_errors(self.path.parent, "shared memory maps"):
+            with disk_errors(self.path, "shared memory maps"):
                 self._environment = lmdb.open(
                     str(self.path),
                     map_size=max(_FIRST_MAP_BYTES, 2 * size),
@@ -129,7 +130,7 @@ class LmdbShardWriter(ShardWriter):
         while True:
             try:
                 with (
-                    disk_errors(self.path.parent),
+                    disk_errors(self.path),
                     self._environment.begin(write=True) as transaction,
                 ):
                     action(transaction)
@@ -181,7 +182,7 @@ class LmdbShardWriter(ShardWriter):
         for field in list(self._groups):
             self._close_group(field)
         self._flush()
-        with disk_errors(self.path.parent):
+        with disk_errors(self.path):
             self._environment.sync(True)
 
     def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
@@ -242,8 +243,8 @@ class LmdbShardWriter(ShardWriter):
 
 
 @contextlib.contextmanager
-def disk_errors(directory: Path, call: str = "fsync") -> Iterator[None]:
-    """Turn LMDB's errors about a full disk into `OSError`.
+def disk_errors(path: Path, call: str = "fsync") -> Iterator[None]:
+    """Turn LMDB's errors of the system into `OSError`; `path` is the file that is written.
 
     `DriveError` if the drive does not support the `call`.
     """
@@ -252,20 +253,23 @@ def disk_errors(directory: Path, call: str = "fsync") -> Iterator[None]:
     except lmdb.MapFullError:
         raise
     except lmdb.Error as error:
-        if _is_full(error, directory):
-            raise OSError(errno.ENOSPC, "No space left on device", str(directory)) from error
-        for number in LACKING:
-            if os.strerror(number) in str(error):
-                with drive_explained(directory, call):
-                    raise OSError(number, os.strerror(number)) from error
-        raise
+        number = next((n for n in errno.errorcode if str(error).endswith(os.strerror(n))), 0)
+        if number == errno.EIO:
+            number = _why_cut(path) or number
+        if not number:
+            raise
+        with drive_explained(path.parent, call):
+            raise OSError(number, os.strerror(number), str(path.parent)) from error
 
 
-def _is_full(error: lmdb.Error, directory: Path) -> bool:
-    """Tell whether a write failed for want of room.
+def _why_cut(path: Path) -> int | None:
+    """Return the error of writing more behind a file; None without one.
 
-    On a full disk the first write is cut short, and LMDB reports that as EIO.
+    The first write beyond a limit is cut short, which LMDB reports as EIO.
     """
-    status = os.statvfs(directory)
-    no_room = status.f_bavail * status.f_frsize < _PENDING_BYTES
-    return "No space" in str(error) or ("Input/output error" in str(error) and no_room)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            os.posix_fallocate(probe.fileno(), path.stat().st_size, _PENDING_BYTES)
+    except OSError as error:
+        return error.errno
+    return None

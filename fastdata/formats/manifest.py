@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastdata import __version__
+from fastdata.bounds import check_int, strict_json
 from fastdata.errors import DatasetNotFoundError, FormatError, ResourceLimitError
-from fastdata.formats.layout import VERSION, checksum
+from fastdata.formats.layout import VERSION, check_digest, check_options, checksum
 from fastdata.formats.writer import replace_file
 from fastdata.installing import UPGRADE
 from fastdata.regular_files import read_regular
@@ -30,8 +31,10 @@ _END = b'"\n}'
 """Ends the file, behind the 16 digits of the checksum of all that comes before them."""
 
 
-def check_shard_name(name: str) -> None:
+def check_shard_name(name: Any) -> None:
     """Raise ValueError if this cannot be the name of a shard."""
+    if not isinstance(name, str):
+        raise ValueError(f"the name of a shard is {name!r:.100}")
     if not name or Path(name).name != name or "\0" in name or name == "..":
         raise ValueError(f"shard {name!r} lies outside the directory")
     if name in OWN_NAMES or name.startswith(".fastdata-"):
@@ -50,11 +53,12 @@ class ShardEntry:
 
     def check(self) -> None:
         """Raise ValueError where an entry that came out of a file cannot be true."""
-        texts = all(isinstance(text, str) for text in (self.file, self.digest))
-        counts = all(isinstance(n, int) for n in (self.num_samples, self.file_bytes))
+        for name in ("num_samples", "file_bytes"):
+            check_int(name, getattr(self, name), error=ValueError)
         # A sample takes more than a byte, so this bounds the sum of all samples too.
-        if not (texts and counts and 0 <= self.num_samples < self.file_bytes < 2**62):
+        if not self.num_samples < self.file_bytes:
             raise ValueError(f"{self} cannot be true")
+        check_digest("the digest of a shard", self.digest)
         check_shard_name(self.file)
 
 
@@ -111,12 +115,12 @@ class Manifest:
     def from_bytes(cls, data: bytes, place: str) -> Manifest:
         """Parse and check a ``manifest.json``; raises the `FormatError` of `read`."""
         try:
-            body = json.loads(data)
+            body = strict_json(data)
+            version = body["version"]
             if body["format"] != "fastdata":
-                raise ValueError(f"format is {body['format']!r}")
-            version = int(body["version"])
-            if version < 1:
-                raise ValueError(f"there is no version {version}")
+                raise ValueError(f"format is {body['format']!r:.100}")
+            if type(version) is not int or version < 1:
+                raise ValueError(f"there is no version {version!r:.100}")
             if version <= VERSION:
                 head = data[: -len(_END) - 16]
                 if data != head + f"{checksum(head):016x}".encode() + _END:
@@ -127,11 +131,17 @@ class Manifest:
                 )
                 if not shards:
                     raise ValueError("it lists no shards")
+                seen: set[str] = set()
                 for shard in shards:
                     shard.check()
-                schema = Schema.from_json(body["schema"])
-                return cls(schema, str(body["digest"]), shards, dict(body["options"]))
-        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+                    if shard.file in seen:
+                        raise ValueError(f"it lists the shard {shard.file!r} twice")
+                    seen.add(shard.file)
+                if body["num_samples"] != sum(shard.num_samples for shard in shards):
+                    raise ValueError("num_samples is not the sum of its shards'")
+                schema, digest = body["schema"], check_digest("digest", body["digest"])
+                return cls(Schema.from_json(schema), digest, shards, check_options(body["options"]))
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place}: not the manifest of a fastdata dataset ({error}). "
                 "Restore it from a copy or pack the dataset again."

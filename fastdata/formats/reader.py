@@ -307,6 +307,13 @@ class ShardReader:
             raise self._corrupt(f"{field!r} of sample {index} has unknown codec {number}")
         return CODECS[number]
 
+    def size(self, field: str, index: int) -> tuple[int, int]:
+        """Return height and width of one image."""
+        height, width = (int(self.column(f"{field}.{side}")[index]) for side in ("height", "width"))
+        if not height or not width:
+            raise self._corrupt(f"{field!r} of sample {index} has {width} x {height} pixels")
+        return height, width
+
     def unverified(self, field: str) -> NDArray[np.bool_]:
         """Return which images of a field are still to be compared with their checksums.
 

@@ -11,7 +11,6 @@ from fastdata.formats.layout import FOOTER_BYTES, Header, checksum, unpack_foote
 from fastdata.formats.reader import ShardReader
 from fastdata.own_files import open_own_file
 from fastdata.storage import Entry, Store
-from fastdata.storage.contract import MOST_TEXT_BYTES
 
 __all__ = ["columns_only"]
 
@@ -59,8 +58,6 @@ def _copy(store: Store, entry: Entry, path: Path) -> None:
     tail = bytes(store.read(key, tail_start, size, tag=tag))
     footer = tail[-FOOTER_BYTES:]
     offset, length, expected = unpack_footer(footer, size, url)
-    if length > MOST_TEXT_BYTES:
-        raise FormatError(f"{url}: a header of {length:,} bytes is that of no shard")
     if offset >= tail_start:
         header = tail[offset - tail_start : offset - tail_start + length]
     else:

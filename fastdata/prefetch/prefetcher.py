@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.prefetch.ahead import Ahead, Background, ItemQueue
 from fastdata.prefetch.mover import Mover, Sent
@@ -110,8 +111,7 @@ class CUDAPrefetcher:
             raise OptionError(
                 f"a prefetcher takes an iterable of batches, not {type(iterable).__name__}"
             )
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise OptionError(f"depth is an int from 1 up, not {depth!r}")
+        depth = check_int("depth", depth)
         if transform is not None and not callable(transform):
             raise OptionError(f"transform is called with a batch, but {transform!r} is no callable")
         self.iterable = iterable

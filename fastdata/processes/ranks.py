@@ -14,6 +14,8 @@ from contextlib import suppress
 
 import psutil
 
+from fastdata.bounds import environment_int
+
 __all__ = ["local_processes", "ranks_on_these_cores", "world_size"]
 
 _COUNTS = (
@@ -28,7 +30,7 @@ _SLURM_COUNT = "SLURM_STEP_TASKS_PER_NODE"
 """Only ``srun`` sets it, for the tasks that it starts.  The script of ``sbatch`` is one process; it
 has ``SLURM_PROCID`` all the same, and ``SLURM_NTASKS_PER_NODE`` of what it may start."""
 
-_PER_NODES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_PER_NODES = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
 
 
 def local_processes() -> int:
@@ -76,8 +78,7 @@ def world_size() -> int:
 
 
 def _number(name: str) -> int | None:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else None
+    return environment_int(name, "rank")
 
 
 def _tasks_of_slurm() -> int:
@@ -112,7 +113,7 @@ def _local_rank(process: psutil.Process) -> int:
     """Return the initial ``LOCAL_RANK`` of a process, by default 0."""
     with suppress(psutil.Error, OSError):
         text = process.environ().get("LOCAL_RANK", "")
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() and len(text) < 10 else 0
     return 0
 
 

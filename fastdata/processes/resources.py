@@ -147,7 +147,7 @@ def format_bytes(nbytes: float) -> str:
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
-_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", re.ASCII | re.IGNORECASE)
+_BYTES = re.compile(r"\s*(\d{1,20}(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", re.ASCII | re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int | None:
@@ -176,7 +176,7 @@ def memory_kept() -> Iterator[None]:
     """
     told = os.environ.get("MALLOC_TRIM_THRESHOLD_", "")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or not told.isdigit() or int(told) >= _KEPT_BYTES:
+    if mallopt is None or not re.fullmatch(r"\d{1,18}", told, re.ASCII) or int(told) >= _KEPT_BYTES:
         yield
         return
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

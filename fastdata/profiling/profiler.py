@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from fastdata.bounds import check_float, check_int
 from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
@@ -249,10 +249,9 @@ def _stalls(
 
 
 def _check(steps: Any, seconds: Any, step: Any) -> None:
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise OptionError(f"steps is an int from 1 up, not {steps!r}")
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-        raise OptionError(f"seconds is a number above 0, not {seconds!r}")
+    if steps is not None:
+        check_int("steps", steps)
+    check_float("seconds", seconds)
     if step is not None and not callable(step):
         raise OptionError(f"step is called with a batch, but {safe_repr(step)} is no callable")
 

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.bounds import check_int
 from fastdata.errors import FastdataError, NotRegularFileError, OptionError, StorageError
 from fastdata.processes.resources import format_bytes
 from fastdata.remote.dataset import StoredDataset, find_dataset, removed
@@ -226,7 +227,7 @@ class Downloader:
             return
         if kind == "streams":
             with self._changed:
-                self._streams[client] = max(STREAMS, body["streams"])
+                self._streams[client] = max(STREAMS, check_int("streams", body["streams"]))
             return
         with self._changed:
             held = self._held.get(body["dataset"])
@@ -272,7 +273,7 @@ class Downloader:
                 held = self._held[key] = Held(stored, cached.block_size)
             held.users.add(client)
             if body["streams"] is not None:
-                self._streams[client] = body["streams"]
+                self._streams[client] = check_int("streams", body["streams"])
                 self._limited.add(client)
             budget = body["cache_bytes"]
             if budget is None:

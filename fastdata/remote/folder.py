@@ -23,6 +23,7 @@ import psutil
 import xxhash
 from numpy.typing import NDArray
 
+from fastdata.bounds import check_int
 from fastdata.errors import NotRegularFileError, OptionError, StorageError
 from fastdata.formats.manifest import MANIFEST, check_shard_name
 from fastdata.own_files import (
@@ -102,12 +103,10 @@ class CachedShard:
     def check(self) -> None:
         """Raise ValueError if what came out of a file cannot be true."""
         texts: list[object] = [self.file, self.key, self.tag]
-        counts: list[object] = [self.size, self.num_samples]
-        if not (
-            all(isinstance(text, str) for text in texts)
-            and all(isinstance(n, int) for n in counts)
-            and 0 <= self.num_samples < self.size < 2**62  # a sample takes more than a byte
-        ):
+        check_int("file_bytes", self.size, error=ValueError)
+        check_int("num_samples", self.num_samples, error=ValueError)
+        # A sample takes more than a byte.
+        if not all(isinstance(text, str) for text in texts) or self.num_samples >= self.size:
             raise ValueError(f"{self} cannot be true")
         check_shard_name(self.file)
 
@@ -163,6 +162,8 @@ class CachedDataset:
             shards = tuple(CachedShard(**shard) for shard in body["shards"])
             for shard in shards:
                 shard.check()
+            for name in ("block_size", "column_bytes"):
+                check_int(name, body[name], error=ValueError)
             found = cls(**{**body, "folder": folder, "shards": shards})
             is_here = is_scratch or body["folder"] == folder.name
             is_true = isinstance(body["url"], str) and isinstance(body["options"], dict)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.own_files import open_own_file
 from fastdata.processes.resources import parse_bytes
@@ -73,15 +74,17 @@ def open_remote(
             ) from error
     check_secrets(url, options)
     place = cache_dir or default_cache_folder()
-    most = cache_bytes or os.environ.get("FASTDATA_CACHE_BYTES") or None
+    most = os.environ.get("FASTDATA_CACHE_BYTES") or None if cache_bytes is None else cache_bytes
     if isinstance(most, str):
         nbytes = parse_bytes(f"{most}B" if most.isdecimal() else most)
     else:
         nbytes = most
-    if most is not None and (nbytes is None or nbytes < 1):
+    if most is not None and nbytes is None:
         raise OptionError(f"cache_bytes is a number of bytes, also as '200GB', not {most!r}")
-    if streams is not None and streams < 1:
-        raise OptionError(f"streams is None or an int from 1 up, not {streams!r}")
+    if nbytes is not None:
+        nbytes = check_int("cache_bytes", nbytes)
+    if streams is not None:
+        streams = check_int("streams", streams, also="None or ")
     folder = CacheFolder.open(place)
     return Supply(folder.path, url.rstrip("/"), dict(options), nbytes, streams)
 

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.random import operation_id
-from fastdata.sampling.order import Identity, Indices, Lookup, Order, check_count
+from fastdata.sampling.order import Identity, Indices, Lookup, Order
 from fastdata.sampling.shuffle import Permutation
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ class Batches:
     even: bool = True
 
     def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size, 1)
-        check_count("world_size", self.world_size, 1)
-        check_count("rank", self.rank, 0)
+        check_int("batch_size", self.batch_size)
+        check_int("world_size", self.world_size)
+        check_int("rank", self.rank)
         if self.rank >= self.world_size:
             raise OptionError(f"rank is 0 to {self.world_size - 1}, not {self.rank}")
         if self.drop_last and not self.even:
@@ -234,8 +235,8 @@ def part_of_rank(
     `seed` is the same on all ranks.  Where parts are `even`, up to world_size - 1 samples are in
     two of them.
     """
-    check_count("world_size", world_size, 1)
-    check_count("rank", rank, 0)
+    check_int("world_size", world_size)
+    check_int("rank", rank)
     end = -(-count // world_size) * world_size if even and count else count
     positions = np.arange(rank, end, world_size, dtype=np.int64) % max(count, 1)
     return np.sort(Permutation.drawn(count, seed, 0, PARTS, 0)(positions))

@@ -9,19 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.random import Draws, operation_id
 
 if TYPE_CHECKING:
     from fastdata.sampling.samplers import SamplerEpoch
 
-__all__ = ["Identity", "Indices", "Lookup", "Order", "Sequential", "Weighted", "check_count"]
+__all__ = ["Identity", "Indices", "Lookup", "Order", "Sequential", "Weighted"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Lookup: TypeAlias = Callable[[Indices], Indices]
@@ -83,7 +84,7 @@ class Sequential(Order):
     count: int
 
     def __post_init__(self) -> None:
-        check_count("count", self.count, 0)
+        check_int("count", self.count)
 
     def __len__(self) -> int:
         return self.count
@@ -161,12 +162,6 @@ class Weighted(Order):
             "replacement": True,  # as states that were saved have it
             "weights": xxhash.xxh3_128_hexdigest(self._weights.astype("<f8").tobytes()),
         }
-
-
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise `OptionError` unless `value` is an int from `least` to 2**62."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**62:
-        raise OptionError(f"{name} is an int from {least} to 2**62, not {value!r}")
 
 
 def _same(positions: Indices) -> Indices:

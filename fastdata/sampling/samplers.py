@@ -213,9 +213,10 @@ def _indices(name: str, values: Iterable[Any]) -> Indices:
 
     def index(value: Any) -> int:
         try:
-            return operator.index(value)
+            number = operator.index(value)
         except TypeError:
             raise OptionError(f"the {name} yielded {value!r}, which is not an index") from None
+        return max(-(2**62), min(number, 2**62))  # beyond these there is no index
 
     return np.fromiter(map(index, values), np.int64)
 

@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.random import STAFFORD_13, Draws, operation_id
-from fastdata.sampling.order import Identity, Indices, Lookup, Order, Sequential, check_count
+from fastdata.sampling.order import Identity, Indices, Lookup, Order, Sequential
 
 __all__ = ["BlockLookup", "BlockShuffle", "BlockShuffled", "Permutation", "Shuffled", "order_of"]
 
@@ -152,7 +153,7 @@ class Shuffled(Order):
     seed: int
 
     def __post_init__(self) -> None:
-        check_count("count", self.count, 0)
+        check_int("count", self.count)
 
     def __len__(self) -> int:
         return self.count
@@ -190,9 +191,9 @@ class BlockShuffle:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        check_count("block_size", self.block_size, 1)
-        check_count("window_blocks", self.window_blocks, 1)
-        check_count("lanes", self.lanes, 1)
+        check_int("block_size", self.block_size)
+        check_int("window_blocks", self.window_blocks)
+        check_int("lanes", self.lanes)
 
     @classmethod
     def in_lanes(cls, count: int, sample_bytes: float, global_batch_size: int = 1) -> BlockShuffle:
@@ -238,9 +239,9 @@ class BlockShuffled(Order):
     global_batch_size: int = 1
 
     def __post_init__(self) -> None:
-        check_count("count", self.count, 0)
+        check_int("count", self.count)
         BlockShuffle(self.block_size, self.window_blocks, self.lanes)  # checks them
-        check_count("global_batch_size", self.global_batch_size, 1)
+        check_int("global_batch_size", self.global_batch_size)
         if self.global_batch_size % self.lanes:
             raise OptionError(
                 f"{self.lanes} lanes do not divide a batch of {self.global_batch_size} samples"

@@ -7,7 +7,6 @@ A parameter is checked when a transform is made, by one of the functions below: 
 from __future__ import annotations
 
 import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from numpy.typing import NDArray
 
+from fastdata.bounds import check_int
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import NO_EPOCH, Draws
@@ -260,14 +260,8 @@ def positive_number(name: str, value: Any) -> float:
 
 
 def positive_int(name: str, value: Any) -> int:
-    """Return `value` as int, from 1 up."""
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if not 0 < number < 2**31:
-        raise OptionError(f"{name} is a positive int, not {value!r}")
-    return number
+    """Return `value` as int, from 1 up to the bound of this name."""
+    return check_int(name, value)
 
 
 def size_pair(name: str, value: Any) -> tuple[int, int]:

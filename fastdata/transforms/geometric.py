@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -608,8 +609,7 @@ def _side_or_pair(name: str, size: Any) -> int | tuple[int, int]:
 def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:
     """Return (left, top, right, bottom) from an int, (left and right, top and bottom), or all."""
     sides = tuple(padding) if isinstance(padding, Sequence) else (padding,)
-    if any(type(side) is not int or side < 0 for side in sides):
-        raise OptionError(f"{name} is made of ints from 0 up, not {padding!r}")
+    sides = tuple(check_int("padding", side) for side in sides)
     if len(sides) not in (1, 2, 4):
         raise OptionError(f"{name} is an int, a pair or four ints, not {padding!r}")
     left, top, right, bottom = sides * (4 // len(sides))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
+from fastdata.bounds import check_int
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.automatic import (
@@ -214,13 +215,9 @@ class AugMix(AutomaticAugment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse(self, mixture_width=positive_int, alpha=positive_number)
+        parse(self, mixture_width=positive_int, chain_depth=check_int, alpha=positive_number)
         if self.severity not in range(1, BINS + 1):
             raise OptionError(f"severity is an int from 1 to {BINS}, not {self.severity!r}")
-        if type(self.chain_depth) is not int:
-            raise OptionError(
-                f"chain_depth is an int, -1 for a random one, not {self.chain_depth!r}"
-            )
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         height, width = shape[2:]

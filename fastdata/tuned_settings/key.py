@@ -63,6 +63,9 @@ log = logging.getLogger("fastdata")
 MOST_WORKERS = 16
 """Workers a core; no result that was measured has more."""
 
+MOST_AHEAD = 64
+"""Batches ahead; tuning doubles the usual number at most a few times."""
+
 DRIVER = Path("/proc/driver/nvidia")
 
 DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-dali-cuda110")
@@ -140,13 +143,13 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
 def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
     """Return whether a result of the right key can be used with these options."""
     settings = entry.tuned.settings
-    if settings.num_workers > MOST_WORKERS * available_cores():
-        log.warning(
-            "%s is not used: it has %d workers, but this process may use %d cores",
-            entry.path,
-            settings.num_workers,
-            available_cores(),
-        )
+    cores, why = available_cores(), ""
+    if settings.num_workers > MOST_WORKERS * cores:
+        why = f"it has {settings.num_workers} workers, but this process may use {cores} cores"
+    elif settings.prefetch_factor > MOST_AHEAD:
+        why = f"it has a prefetch_factor of {settings.prefetch_factor}; tuning finds less"
+    if why:
+        log.warning("%s is not used: %s", entry.path, why)
         return False
     if not is_packed(data):
         return settings.backend == "torch"

@@ -11,6 +11,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from fastdata.bounds import check_int
+
 __all__ = ["Settings", "from_plain", "plain_json"]
 
 T = TypeVar("T")
@@ -32,9 +34,8 @@ class Settings:
     backend: Literal["cpu", "dali", "torch"] = "cpu"
 
     def __post_init__(self) -> None:
-        for name, least in (("num_workers", 0), ("prefetch_factor", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is an int from {least} up, not {getattr(self, name)!r}")
+        for name in ("num_workers", "prefetch_factor"):
+            check_int(name, getattr(self, name))
 
     @property
     def batches_ahead(self) -> int:

@@ -28,6 +28,7 @@ from typing import Any
 import platformdirs
 import xxhash
 
+from fastdata.bounds import check_float, check_int
 from fastdata.errors import NotRegularFileError
 from fastdata.formats.layout import canonical_json
 from fastdata.own_files import make_own_folder, open_own_file, open_own_folder
@@ -99,6 +100,14 @@ class TunedSettings:
     """For workers of this kind, the fewest first."""
     streams: int | None = None
     """Requests at once to the store, where their number was measured."""
+
+    def __post_init__(self) -> None:
+        check_int("batch_size", self.batch_size)
+        if self.streams is not None:
+            check_int("streams", self.streams)
+        for name in ("supply", "demand"):
+            if getattr(self, name) is not None:
+                check_float(name, getattr(self, name))
 
     def __str__(self) -> str:
         return str(self.settings) + (f", {self.streams} streams" if self.streams else "")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from fastdata.bounds import check_float, check_int
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
@@ -197,12 +197,12 @@ def _check(
         raise OptionError(f"step is a callable or one of {', '.join(MODELS)}, not {step!r}")
     if step is not None and not isinstance(step, str) and not callable(step):
         raise OptionError(f"step is called with each batch, but {step!r} is no callable")
-    if not 1 <= seconds < math.inf:
-        raise OptionError(f"seconds is the time to measure in, 1 or more, not {seconds!r}")
-    if not trial_seconds > 0:
-        raise OptionError(f"trial_seconds is a number above 0, not {trial_seconds!r}")
-    if max_workers is not None and max_workers < 1:
-        raise OptionError(f"max_workers is an int from 1 up, not {max_workers!r}")
+    check_float("tune.seconds", seconds)
+    check_float("trial_seconds", trial_seconds)
+    if step_ms is not None:
+        check_float("step_ms", step_ms)
+    if max_workers is not None:
+        check_int("max_workers", max_workers)
 
 
 # -- measuring ------------------------------------------------------------------------------

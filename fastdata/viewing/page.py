@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastdata.bounds import check_int
 from fastdata.converters.opening import open_packed
 from fastdata.converters.packing.job import read_rejects
 from fastdata.dataset import Dataset
-from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 from fastdata.splits import select_split
@@ -84,13 +84,9 @@ def view(
     'train.html'
     """
     html = _page_of(dataset) if html is None else html
-    for name, value, high in (
-        ("per_class", per_class, 1000),
-        ("max_samples", max_samples, 10_000),
-        ("thumbnail", thumbnail, 1024),
-    ):
-        if not 1 <= value <= high:
-            raise OptionError(f"{name}={value!r} is not a number from 1 to {high:,}")
+    per_class = check_int("per_class", per_class)
+    max_samples = check_int("max_samples", max_samples)
+    thumbnail, seed = check_int("thumbnail", thumbnail), check_int("seed", seed)
     check_page_path(html)
     opened = open_packed(dataset)
     if split is not None:

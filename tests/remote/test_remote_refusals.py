@@ -281,7 +281,7 @@ def test_no_more_requests_at_once_than_asked_for(
         server.most_busy, server.gather = 0, 17
         assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
     assert 16 < server.most_busy <= 16 + 64
-    with pytest.raises(OptionError, match="streams is None or an int from 1 up, not 0"):
+    with pytest.raises(OptionError, match="streams=0 is not None or an integer from 1 to 256"):
         fastdata.open(f"{server.url}/train", streams=0)
 
 
