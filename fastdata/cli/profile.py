@@ -51,6 +51,9 @@ batches is a loader; a step is called with each batch, and is really run.  Of a 
 a shuffled loader is made, with batches of {BATCH_SIZE}.
 
 \b
+The file of FUNCTION runs as it is, with your rights.
+
+\b
 Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong usage;
 4 FILE is not a page of fastdata; 5 disk full; 130 Ctrl-C."""
 

@@ -34,6 +34,9 @@ The result is kept, and loader(num_workers="auto") uses it from then on: for thi
 batch size and transforms, on this machine.  Of a script's own loader that is seen by itself.
 
 \b
+The file of FUNCTION runs as it is, with your rights.
+
+\b
 Ctrl-C prints what was measured so far; that is not kept.
 
 \b
