@@ -502,5 +502,5 @@ def test_classes_of_boxes_are_kept_where_there_are_any() -> None:
     labelled = Schema({**schema, "label": ScalarField(classes=("wood", "meadow"))})
     assert labelled.classes == ("wood", "meadow")
     assert ArrayField(classes=()) == ArrayField()
-    with pytest.raises(OptionError, match="class names are valid Unicode text, not 7"):
+    with pytest.raises(OptionError, match="class names are Unicode text without NUL, not 7"):
         ArrayField(classes=("cat", 7))  # type: ignore[arg-type]

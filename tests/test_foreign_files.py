@@ -223,6 +223,7 @@ def test_no_source_is_replaced_by_what_is_made_of_it(
     os.link("ref.lmdb", "hard.lmdb")
     os.symlink("ref.lmdb", "soft.lmdb")
     shutil.copy("ref.lmdb", "images/x.lmdb")
+    shutil.copy("ref.lmdb", "other.lmdb")
     same = ["ref.lmdb", "shards/../ref.lmdb", "hard.lmdb", "soft.lmdb", f"file://{work}/ref.lmdb"]
     pairs = [(one, "ref.lmdb") for one in (*same, "re[f].lmdb")]
     pairs += [("shards/shard-00000.lmdb", "shards"), ("shards/*.lmdb", "shards")]
@@ -234,7 +235,7 @@ def test_no_source_is_replaced_by_what_is_made_of_it(
                 fastdata.pack(source, place, **QUICK, overwrite=overwrite)
             if "://" not in source:
                 with pytest.raises(DestinationExistsError, match=r"the source"):
-                    fastdata.merge(["ref.lmdb", source], place, overwrite=overwrite)
+                    fastdata.merge(["other.lmdb", source], place, overwrite=overwrite)
                 with pytest.raises(DestinationExistsError, match=r"the source"):
                     fastdata.subset(source, place, indices=[0], overwrite=overwrite)
     with pytest.raises(DestinationExistsError, match="lies in the source images"):

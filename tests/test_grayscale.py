@@ -176,5 +176,5 @@ def test_images_in_memory_of_the_device_become_grey(transform: T.Grayscale) -> N
 
 def test_other_channels_are_refused() -> None:
     for wrong in (0, 2, 4):
-        with pytest.raises(OptionError, match=f"num_output_channels is .*not {wrong}"):
+        with pytest.raises(OptionError, match=r"num_output_channels.*(1|3)"):
             T.Grayscale(wrong)

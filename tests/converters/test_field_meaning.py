@@ -234,10 +234,10 @@ def pack(
     place.mkdir(exist_ok=True)
     location = FORMATS[name](place, data, called)
     report = fastdata.pack(
-        location, place / "x.lmdb", resize="none", codec="png",
+        location, place.with_name(f"{place.name}.lmdb"), resize="none", codec="png",
         source_options={**OPTIONS.get(name, {}), **options}, **QUICK,
     )  # fmt: skip
-    return fastdata.open(place / "x.lmdb"), report
+    return fastdata.open(place.with_name(f"{place.name}.lmdb")), report
 
 
 def pixels(image: torch.Tensor) -> np.ndarray[Any, Any]:

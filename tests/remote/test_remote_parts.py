@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,8 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (report["intact"], report["num_samples"]) == (True, 30)
         run_json("export", url, tmp_path / "out", *cache)
         assert len(list((tmp_path / "out").rglob("*.png"))) == 30
-        run_json("merge", url, url, tmp_path / "twice.lmdb", *cache)
+        other = shutil.copytree(tmp_path / "served" / "train", tmp_path / "copy")
+        run_json("merge", url, other, tmp_path / "twice.lmdb", *cache)
         assert len(fastdata.open(tmp_path / "twice.lmdb")) == 60
     (one,) = run_json("cache", "list", *cache)["datasets"]
     assert (one["url"], one["num_present"], one["num_samples"]) == (url, 30, 30)
