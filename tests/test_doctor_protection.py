@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from doctor_helpers import script_with
 from doctor_ways import WAYS, facts, precious, run_way, victim
 
+from fastdata.processes import protection
 from fastdata.processes.protection import Way, best_way, contain
 
 pytestmark = pytest.mark.doctor
@@ -41,7 +43,7 @@ LATE = 0.3
 
 
 def outcomes(
-    names: Iterable[str], folder: Path, protection: Way | None
+    names: Iterable[str], folder: Path, way: Way | None
 ) -> dict[str, tuple[str, list[str]]]:
     """Run ways of writing in one protected process; return how each ended, and what it changed."""
     folders = {name: folder / "project" / f"{number}" for number, name in enumerate(names)}
@@ -64,8 +66,8 @@ def outcomes(
                 os.setsid()
                 os.close(ours.fileno())
                 os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)  # as doctor has it
-                if protection is not None:
-                    contain(theirs.fileno(), str(scratch), [str(scratch)], protection)
+                if way is not None:
+                    contain(theirs.fileno(), str(scratch), [str(scratch)], way)
                 for number, (name, place) in enumerate(folders.items()):
                     ended = run_way(WAYS[name], place, scratch / f"{number}", values)
                     os.write(given, json.dumps([name, ended]).encode() + b"\n")
@@ -93,7 +95,7 @@ def outcomes(
         if found[name].startswith("Escaped"):
             changed.append(found[name])
         result[name] = found[name], changed
-    if protection is not None:
+    if way is not None:
         assert facts(outside) == before_outside
         assert {path.name for path in (folder / "project").iterdir()} == {
             path.name for path in folders.values()
@@ -105,9 +107,11 @@ def changes(found: dict[str, tuple[str, list[str]]]) -> dict[str, Any]:
     return {name: (ended, changed) for name, (ended, changed) in found.items() if changed}
 
 
-def needs(protection: Way) -> None:
-    if protection == "landlock" and best_way() != "landlock":
-        pytest.skip("the kernel has no Landlock")
+def needs(wanted: Way) -> None:
+    version = protection._landlock_version() if wanted == "landlock" else 0
+    with mock.patch.object(protection, "_landlock_version", return_value=version):
+        if best_way() != wanted:
+            pytest.skip(f"the system has no {wanted}")
 
 
 @pytest.fixture
@@ -123,10 +127,44 @@ def test_some_ways_of_writing_change_nothing(disk: Path) -> None:
     assert changes(outcomes(SOME, disk, "landlock")) == {}
 
 
-@pytest.mark.parametrize("protection", ["landlock", "namespace"])
-def test_no_way_of_writing_changes_a_file(protection: Way, disk: Path) -> None:
-    needs(protection)
-    assert changes(outcomes(WAYS, disk, protection)) == {}
+@pytest.mark.parametrize("way", ["landlock", "namespace"])
+def test_no_way_of_writing_changes_a_file(way: Way, disk: Path) -> None:
+    needs(way)
+    assert changes(outcomes(WAYS, disk, way)) == {}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("way", ["landlock", "namespace"])
+def test_files_in_the_scratch_folder_are_as_ever(way: Way, disk: Path) -> None:
+    needs(way)
+    program = """if True:
+        import os, subprocess, sys
+        from pathlib import Path
+        from fastdata.processes.protection import contain
+        connection, scratch, way = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+        contain(connection, str(scratch), [str(scratch)], way)
+        Path(scratch / "new").touch()
+        subprocess.run(["touch", scratch / "newer"], check=True)
+        program = scratch / "program"
+        program.write_text("#!/bin/sh\\ncp -p $0 $0.copy && rm $0")
+        program.chmod(0o700)
+        subprocess.run([program], check=True)
+        (scratch / "folder").mkdir()
+        os.rename(scratch / "program.copy", scratch / "folder" / "moved")
+        os.link(scratch / "new", scratch / "folder" / "linked")
+        try:
+            (scratch / "missing").chmod(0o700)
+        except FileNotFoundError:
+            print(sorted(str(path.relative_to(scratch)) for path in scratch.rglob("*")))
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", program, str(theirs.fileno()), str(disk), way]
+        result = subprocess.run(
+            command, pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=60
+        )
+    names = ["folder", "folder/linked", "folder/moved", "kept_writes.txt", "new", "newer"]
+    assert result.stdout == f"{names}\n", result.stderr
 
 
 def test_without_protection_these_ways_do_change_files(disk: Path) -> None:

@@ -219,13 +219,18 @@ class Answers:
         id, pid, _, number = struct.unpack_from("QIIi", notice)
         arguments = struct.unpack_from("6Q", notice, 32)
         result: int | None = 0 if number in _CHANGING_METADATA else None  # None: the call goes on
-        with contextlib.suppress(OSError):
+        try:
             if number in _OPENING:
                 result = self._open(id, pid, number, arguments)
             elif number in _CHANGING_METADATA:
                 self._change_metadata(pid, number, arguments)
             else:
                 result = self._change_name(pid, number, arguments)
+        except FileNotFoundError:
+            if number in _CHANGING_METADATA:
+                result = -errno.ENOENT  # `touch` makes a file then
+        except OSError:
+            pass
         value, error = max(result or 0, 0), min(result or 0, 0)
         answer = struct.pack("QqiI", id, value, error, _GO_ON if result is None else 0)
         with contextlib.suppress(FileNotFoundError):  # the caller has ended
