@@ -20,7 +20,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.session import Session
 from fastdata.doctor.trials import Trials
 from fastdata.measuring.lines import is_users
-from fastdata.processes.starting import kill_group, lead_group
+from fastdata.processes.groups import kill_group, lead_group
 
 __all__ = ["ANOMALIES", "PLAIN", "planted", "script_with", "started", "watch"]
 

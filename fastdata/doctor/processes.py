@@ -20,9 +20,9 @@ from typing import Any
 
 from fastdata.doctor.messages import OWN, Ended, Ran, Request, Run, Watched
 from fastdata.errors import FastdataError, OptionError
+from fastdata.processes.groups import kill_group
 from fastdata.processes.protection import Way, best_way, cache_folders
 from fastdata.processes.resources import RESERVE_BYTES, available_bytes, format_bytes
-from fastdata.processes.starting import kill_group
 
 __all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder"]
 

@@ -131,7 +131,7 @@ def _wait_for(child: int, connection: int, answers: Answers) -> NoReturn:
             else:
                 answers.give()
     finally:
-        from fastdata.processes.starting import kill_descendants
+        from fastdata.processes.groups import kill_descendants
 
         kill_descendants()
         if os.WIFSIGNALED(status):

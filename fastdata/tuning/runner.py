@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 from fastdata.errors import FastdataError, WorkerError
+from fastdata.processes.groups import kill_group, lead_group
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import RESERVE_BYTES, available_bytes, format_bytes
-from fastdata.processes.starting import Death, Role, kill_group, lead_group
+from fastdata.processes.starting import Death, Role
 from fastdata.waits import wait_until
 
 __all__ = [
