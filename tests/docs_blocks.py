@@ -214,7 +214,7 @@ class PageRun:
             return
         code = compile(tree, str(block.path), "exec")
         with warnings.catch_warnings():
-            if CLIENTS & sys.modules.keys():
+            if CLIENTS & (sys.modules.keys() | block.modules()):
                 warnings.simplefilter("ignore")  # theirs
                 warnings.filterwarnings("error", module="fastdata")
             if (error := block.mark("raises")) is None:
