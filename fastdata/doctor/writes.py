@@ -6,7 +6,7 @@ that the script renames or removes has the new name, or is gone, for the script 
 are not written; trackers and hubs are switched off.
 
 This keeps scripts running.  `fastdata.processes.protection` protects the files.  Without it, an
-audit hook refuses what Python, but not a library in C, would write elsewhere.
+audit hook refuses writes of Python elsewhere, except those of libraries in C.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SWITCHED_OFF = {
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Environment variables by which trackers and hubs keep quiet."""
+"""Environment variables that switch trackers and hubs off."""
 
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LOOKS = "stat", "lstat", "access", "listdir", "scandir", "readlink", "chdir", "statvfs"
@@ -92,7 +92,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
         folders = (str(scratch), *writable)
         self._writable = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
         self._moved: dict[str, str] = {}
-        """Where files and folders are now, by their real paths; "" for what was removed."""
+        """The new places of files and folders, by their real paths; "" if they were removed."""
         self._names: set[str] = set()  # of those paths
         self._numbers = count()
         self._thread = threading.local()
@@ -127,8 +127,8 @@ class WritesKept(importlib.abc.MetaPathFinder):
         setattr(owner, name, replaced)
 
     def _replace_all(self, functions: dict[str, Callable[..., Any]]) -> None:
-        """Have functions called in place of those of `os`."""
-        # Until Python 3.10, paths have the functions of os that were there first.
+        """Replace functions of `os`."""
+        # Up to Python 3.10, `pathlib` keeps its own references to functions of os.
         accessor: Any = getattr(pathlib, "_NormalAccessor", None)
         for name, function in functions.items():
             self._replace(os, name, self._as_they_are(function))
@@ -325,7 +325,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
             self._hide(from_)
 
     def _look(self, original: Any, path: Any = ".", *arguments: Any, **options: Any) -> Any:
-        # By the names first: to find the real path takes a look at every folder of it.
+        # First by name: finding a real path needs a system call for each of its folders.
         if (
             path is not None
             and not isinstance(path, int)
@@ -353,7 +353,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
                 self._check_folder(path)
                 Path(self._move(path)).touch()
 
-    # -- what is imported later, and whatever else writes ------------------------------------------
+    # -- later imports, and all other writes -------------------------------------------------------
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -391,7 +391,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
             if isinstance(arguments[path], int) and event in ("open", "os.truncate"):
                 continue  # it was opened for writing
             real = _real(arguments[path], arguments[folder] if folder >= 0 else None)
-            # A folder is no file: an opener takes another path, as `tempfile` does.
+            # With a folder, an opener takes another path, as `tempfile` does.
             is_folder = event == "open" and os.path.isdir(real)
             if not is_folder and not self._is_allowed(real):
                 self._block(f"refused: {real}")
@@ -408,7 +408,7 @@ def _real(path: Any, folder: int | None = None) -> str:
     folder_name, name = os.path.split(text.rstrip("/"))
     if name in ("", ".", ".."):
         return os.path.realpath(text)
-    # A link is what changes, and not what it points to.
+    # The link changes, not its target.
     return os.path.join(os.path.realpath(folder_name or "/" * text.startswith("/") or "."), name)
 
 

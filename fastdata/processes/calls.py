@@ -42,7 +42,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 NO_NEW_PRIVILEGES = 38  # of prctl
 
 _MACHINES = {"x86_64": (0xC000003E, 317, 16), "aarch64": (0xC00000B7, 277, 29)}
-"""Of a machine: its number for the kernel, and its numbers of the calls seccomp and ioctl."""
+"""By machine: its number for the kernel, and its numbers of the calls seccomp and ioctl."""
 _MACHINE = platform.machine()
 
 _METADATA = """
@@ -60,7 +60,7 @@ _OPENS = "open p 2 -, creat p 85 -, openat a 257 56"
 
 _PLACES = {"p": (-1, 0), "q": (-1, 1), "s": (-1, 1), "f": (0, -1)}
 _PLACES |= {"a": (0, 1), "b": (2, 3), "t": (1, 2)}
-"""Of a letter: which argument is the descriptor of a folder or file, and which the path; or -1."""
+"""By letter: the places of a folder's or file's descriptor, and of the path; -1 without one."""
 
 _MAKING = "mkdir", "mknod", "symlink", "link"
 _REMOVING = "rename", "rmdir", "unlink"
@@ -110,7 +110,7 @@ def is_known_machine() -> bool:
 
 
 def kept_writes(scratch: Path) -> list[str]:
-    """Return what was not written to files: a call and a path each."""
+    """Return the calls that had no effect, with their paths."""
     try:
         return (scratch / _LIST).read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -178,7 +178,7 @@ def _install_filter(*, listens: bool) -> int:
     code = ctypes.create_string_buffer(instructions)
     filter_ = struct.pack("HP", len(program), ctypes.addressof(code))
     checked(LIBC.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-    # 4: without a mitigation that older kernels add, by which the script would be slower.
+    # 4: older kernels add a mitigation otherwise, and the script would be slower.
     return checked(LIBC.syscall(seccomp, 1, 12 if listens else 4, filter_))
 
 
@@ -249,7 +249,7 @@ class Answers:
         name, places = _CHANGING_METADATA[number]
         path = _path(pid, places[0], arguments)
         if os.path.realpath(os.path.dirname(path)).startswith(f"/proc/{os.getpid()}/"):
-            return  # a descriptor of this process, where the caller means its own
+            return  # a descriptor of this process; the caller means its own
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             real = os.readlink(opened := f"/proc/self/fd/{descriptor}")
@@ -364,6 +364,6 @@ def _text(pid: int, address: int) -> str:
 
 
 def _parent_real(path: str) -> str:
-    """Return a path of which only the last name may be a link."""
+    """Return a path without links, except for its last name."""
     above, name = os.path.split(path.rstrip("/"))
     return os.path.join(os.path.realpath(above or "/"), name)

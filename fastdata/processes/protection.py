@@ -53,8 +53,8 @@ _CHILD_SUBREAPER = 36  # of prctl
 def cache_folders(environment: Mapping[str, str], script: str) -> dict[str, str]:
     """Return the caches that a script may write to, by the variables that name them.
 
-    An empty variable counts as one that is not set.  A folder that contains the script, the working
-    directory or the home is no cache: everything that the user has may be in it.
+    An empty variable counts as unset.  A folder that contains the script, the working directory or
+    the home is left out: it may contain all of the user's files.
     """
     found = {}
     kept = [os.path.realpath(path) for path in (script, os.getcwd(), os.path.expanduser("~"))]
@@ -85,7 +85,7 @@ def contain(connection: int, scratch: str, writable: Sequence[str], way: Way) ->
     """Return in a child of this process that may write only to the `writable` folders.
 
     Files that it would write elsewhere come into the folder `scratch`; `kept_writes` returns their
-    names.  `connection` is a socket of which the parent has the other end.  This process waits, and
+    names.  `connection` is a socket; the parent has its other end.  This process waits, and
     ends when the child has ended, as the child did, or when the parent has closed its end.  First
     it kills all descendants.
     """
@@ -96,7 +96,7 @@ def contain(connection: int, scratch: str, writable: Sequence[str], way: Way) ->
         theirs.close()
         _wait_for(child, connection, Answers(ours, scratch, writable))
     ours.close()
-    os.setpgid(0, 0)  # what the script sends to its group does not end the process that waits
+    os.setpgid(0, 0)  # a signal to the script's group does not end the process that waits
     _restrict(writable, way)
     listener = [] if way == "none" else filter_calls()
     socket.send_fds(theirs, [b"restricted"], listener)
@@ -229,7 +229,7 @@ _KEPT_OPTIONS = {
 
 def _use_namespace(writable: Sequence[str]) -> None:
     user, group = os.geteuid(), os.getegid()
-    # Of other users, also root's processes outside are out of reach, with /proc/PID/root of theirs.
+    # In a namespace of users, /proc/PID/root of processes outside is out of reach, also for root.
     if LIBC.unshare(_NEW_NAMESPACE | _NEW_USERS) < 0:
         checked(LIBC.unshare(_NEW_NAMESPACE))
     else:
